@@ -53,7 +53,9 @@ _SETTINGS = ("CheckpointCoordinatorResource", "CheckpointedPipelineComponent", "
 """Classes that have the same settings; the first describes them."""
 _REASONS = "CheckpointFailureReason"
 """Enum whose members have a page of their own."""
-_FOR_THE_LIBRARY = frozenset({"model_config", "opened_by", "derived", "views", "unchained", "forked_from"})
+_FOR_THE_LIBRARY = frozenset(
+    {"model_config", "opened_by", "derived", "after_publish", "unchained", "forked_from"}
+)
 """Attributes that authors do not read."""
 
 Definition = ast.ClassDef | ast.FunctionDef

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_ckpt.authoring.derived import CatalogView, DerivedTable
+from dagster_ckpt.authoring.derived import DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
@@ -62,8 +62,8 @@ class CheckpointedPipeline:
     """They take part in every checkpoint, on the driver."""
     derived: tuple[DerivedTable, ...] = ()
     """Tables that are computed from what sinks have published; each after those it reads."""
-    views: tuple[CatalogView, ...] = ()
-    """Views in Spark's catalog on its tables."""
+    after_publish: tuple[PublishParticipant, ...] = ()
+    """Participants in publishes, in their order: they make derived tables, and views."""
     chains: tuple[Chain, ...] = ()
     """Stages that run as one query: ``stages`` has them as one, under the last one's uid (``run_as``)."""
     unchained: CheckpointedPipeline | None = None
@@ -197,7 +197,7 @@ class CheckpointedPipeline:
             previous_names=(),
             table_dir=table_dir,
             stages=stages,
-            views=(),
+            after_publish=tuple(one for one in self.after_publish if one.is_forked),
             forked_from=self.authored,
         )
 

@@ -115,8 +115,10 @@ class StageDefinition:
     """Number of state partitions (``spark.sql.shuffle.partitions`` of the query); None: the session's."""
     reads_all: bool = False
     """It must read its inputs from their first row on: as a new stage it is refused behind inputs that go on."""
-    of_project: str = ""
-    """How the Spark project that it was made of names it: nobody gives such a stage a key or an output mode."""
+    title: str = ""
+    """How the front end it was made by names it (``flow 'clean' (main.py:7)``); empty: ``stage clean``."""
+    no_aggregation: str = ""
+    """Sentence of that front end for a query whose changing rows cannot be appended; empty: the library's."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of the session while the query is started; of a chain, those of its last stage."""
     max_entries_per_trigger: int = 0

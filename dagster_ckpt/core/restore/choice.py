@@ -100,7 +100,6 @@ def _choose_latest(facts: RestoreFacts, graph: PipelineGraph) -> Fresh | Adopt |
     if facts.previous is not None and obstacle is None:
         return Adopt(
             working_directory=facts.previous.working_directory,
-            from_epoch=facts.previous.epoch,
             reason=_why_adopted(facts.previous),
             next_checkpoint_id=facts.next_checkpoint_id,
             force_full=latest is not None and latest.is_unclaimed,

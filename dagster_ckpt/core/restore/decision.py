@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import assert_never
 
 from dagster_ckpt.core.config import ClaimMode
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import CheckpointProperties
@@ -34,7 +34,6 @@ class Adopt:
     """Work on in the previous attempt's directory: nothing is copied, nothing is read again."""
 
     working_directory: str
-    from_epoch: CoordinatorEpoch
     reason: str
     next_checkpoint_id: CheckpointId
     force_full: bool

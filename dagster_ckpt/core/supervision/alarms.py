@@ -191,8 +191,6 @@ class FailureStreak:
     count: int
     latest: CheckpointStatistics | None
     """The newest of them; None: there is none."""
-    first_failed_at: float | None
-    """Seconds since the Unix epoch."""
     completed_id: int
     """Newest completion before them; 0: none is known."""
     completed_at: float | None
@@ -227,7 +225,6 @@ def _streak(failed: list[CheckpointStatistics], completed: CheckpointStatistics 
     return FailureStreak(
         count=len(failed),
         latest=failed[0] if failed else None,
-        first_failed_at=failed[-1].ended_at if failed else None,
         completed_id=0 if completed is None else completed.checkpoint_id,
         completed_at=None if completed is None else completed.ended_at,
     )

@@ -40,9 +40,9 @@ def build_horizon_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinit
     return checkpoint_horizon
 
 
-def horizon_result(found: Sequence[Horizon], days: float = NEAR_DAYS) -> dg.AssetCheckResult:
-    """Return whether every snapshot can be restored for days; one that is lost already is an error."""
-    near = [horizon for horizon in found if horizon.is_near(days)]
+def horizon_result(found: Sequence[Horizon]) -> dg.AssetCheckResult:
+    """Return whether every snapshot can be restored for some days; one that is lost already is an error."""
+    near = [horizon for horizon in found if horizon.is_near(NEAR_DAYS)]
     is_lost = any(not horizon.is_restorable for horizon in near)
     shown = [
         dg.TableRecord(

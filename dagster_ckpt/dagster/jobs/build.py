@@ -40,7 +40,6 @@ def one_op_job(
     description: str,
     resource_keys: Iterable[str] = (),
     op_tags: dict[str, str] | None = None,
-    config: dg.PartitionedConfig[Any] | None = None,
     tags: Mapping[str, str] | None = None,
     executor: dg.ExecutorDefinition = dg.in_process_executor,
 ) -> dg.JobDefinition:
@@ -65,7 +64,6 @@ def one_op_job(
         resources,
         name=name,
         description=description,
-        config=config,
         executor_def=executor,
         # a retried run begins with its only step
         tags={PIPELINE_TAG: pipeline.name, JOB_TAG: op, RETRY_STRATEGY_TAG: "ALL_STEPS", **(tags or {})},

@@ -61,7 +61,6 @@ def build_failure_alarm(
     coordinator: CheckpointCoordinatorResource,
     policy: AlarmPolicy,
     notify: Callable[[AlarmMessage], Any] | None = None,
-    minimum_interval_seconds: int = 30,
 ) -> dg.SensorDefinition:
     """Return the sensor that tells people; it reports to the checkpoints asset and calls ``notify``.
 
@@ -75,7 +74,6 @@ def build_failure_alarm(
         f"{pipeline.name}_failure_alarm",
         tick,
         does=f"Tells people, once per episode, when checkpoints of `{pipeline.name}` fail or grow old.",
-        minimum_interval_seconds=minimum_interval_seconds,
     )
 
 

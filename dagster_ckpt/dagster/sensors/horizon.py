@@ -37,7 +37,6 @@ def build_horizon_alarm(
     *,
     coordinator: CheckpointCoordinatorResource,
     notify: Notify | None = None,
-    minimum_interval_seconds: int = HOUR,
 ) -> dg.SensorDefinition:
     """Return the sensor that asks hourly; it reports to the check ``checkpoint_horizon`` and calls ``notify``."""
     tick = horizon_tick(pipeline, BoundCoordinator(coordinator), notify=notify)
@@ -46,7 +45,7 @@ def build_horizon_alarm(
         f"{pipeline.name}_horizon_alarm",
         tick,
         does=f"Tells people {NEAR_DAYS:g} days before a snapshot of `{pipeline.name}` stops being restorable.",
-        minimum_interval_seconds=minimum_interval_seconds,
+        minimum_interval_seconds=HOUR,
     )
 
 

@@ -31,7 +31,6 @@ def build_new_files_sensor(
     paths: Sequence[str],
     *,
     coordinator: CheckpointCoordinatorResource,
-    minimum_interval_seconds: int = 30,
 ) -> dg.SensorDefinition:
     """Return the sensor that launches an epoch when there are new files at ``paths``; switched off until enabled.
 
@@ -44,7 +43,7 @@ def build_new_files_sensor(
         name=f"{pipeline.name}_new_files",
         job_name=epoch_job_name(pipeline.name),
         description=f"Runs an epoch of `{pipeline.name}` when files arrive at {', '.join(paths)}.",
-        minimum_interval_seconds=minimum_interval_seconds,
+        minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def new_files(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:

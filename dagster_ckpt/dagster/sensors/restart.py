@@ -66,7 +66,6 @@ def build_restart_sensor(
     policy: RestartPolicy,
     job_name: str = "",
     instead_of: Sequence[str] = (),
-    minimum_interval_seconds: int = 10,
 ) -> dg.SensorDefinition:
     """Return the sensor that restarts ``pipeline`` after its newest run failed.
 
@@ -80,7 +79,6 @@ def build_restart_sensor(
         policy: how often and how soon.
         job_name: the job whose runs are watched and launched; default: the pipeline's epoch job.
         instead_of: jobs whose failed runs are answered with ``job_name`` as well; the restore job is one.
-        minimum_interval_seconds: Dagster evaluates no sensor more often than every 5 s.
     """
     job = job_name or epoch_job_name(pipeline.name)
     runner = _Runner(
@@ -95,7 +93,7 @@ def build_restart_sensor(
         name=f"{job}_restart",
         description=f"Starts `{job}` again from the pipeline's latest checkpoint after a run failed.",
         job_name=job,
-        minimum_interval_seconds=minimum_interval_seconds,
+        minimum_interval_seconds=10,
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def restart(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

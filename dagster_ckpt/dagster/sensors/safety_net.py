@@ -235,7 +235,6 @@ def build_safety_net_sensor(
     pipeline: CheckpointedPipeline,
     *,
     coordinator: CheckpointCoordinatorResource,
-    minimum_interval_seconds: int = 30,
 ) -> dg.SensorDefinition:
     """Return the sensor that settles what dead runs left, and keeps the checkpoints asset in step with the record.
 
@@ -252,7 +251,6 @@ def build_safety_net_sensor(
             "Ends the attempt of a run that died, expires checkpoints nobody expired, and keeps the partitions of the "
             f"checkpoints asset of `{pipeline.name}` in step with the coordinator's record."
         ),
-        minimum_interval_seconds=minimum_interval_seconds,
     )
 
 

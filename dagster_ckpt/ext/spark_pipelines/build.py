@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.derived import CatalogView, DerivedTable
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.authoring.targets import SinkTarget, TableMode, TableTarget
@@ -18,6 +17,9 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.auto_cdc import START, newest_rows, versions
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph
+from dagster_ckpt.ext.spark_pipelines.published.catalog_views import CatalogView, CatalogViews
+from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, ComputedTables
+from dagster_ckpt.ext.spark_pipelines.refused_rows import no_aggregation
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, schema_of_text, united
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
@@ -33,15 +35,15 @@ def build_pipeline(
     """Return the pipeline of a project. Raises InvalidRequest."""
     builder = _Builder(spec=spec, graph=graph, sinks=sinks)
     builder.refuse_unknown()
-    definition = digest_bytes(canonical(dict(graph.files))).checksum
+    derived = tuple(builder.derived(digest_bytes(canonical(dict(graph.files))).checksum))
     return checked_pipeline(
         CheckpointedPipeline(
             name=_named(spec, name),
             stages={stage.uid: stage for stage in builder.stages()},
             upstream=builder.upstream(),
             description=f"Spark declarative pipeline {spec.name}.",
-            derived=tuple(builder.derived(definition)),
-            views=tuple(builder.views()),
+            derived=derived,
+            after_publish=(ComputedTables(derived), CatalogViews(tuple(builder.views()))),
             **more,
         )
     )
@@ -126,6 +128,7 @@ class _Builder:
 
     def _flow(self, flow: FlowNode) -> StageDefinition:
         inputs = self._inputs(flow.streams)
+        title = f"flow {flow.name!r} ({flow.where})"
         return StageDefinition(
             uid=stage_uid(flow.uid),
             role=StageRole.STAGE if inputs else StageRole.SOURCE,
@@ -133,7 +136,8 @@ class _Builder:
             inputs=tuple(inputs),
             takes_spark=True,
             reads_all=True,
-            of_project=f"flow {flow.name!r} ({flow.where})",
+            title=title,
+            no_aggregation=no_aggregation(title),
             conf={**settings_of(self.spec), **flow.conf},
             chain=not flow.conf,
             previous_uids=self.previous(flow),
@@ -147,13 +151,15 @@ class _Builder:
         keys = () if cdc is None else cdc.keys
         is_history = cdc is not None and cdc.tracked is not None
         place = earlier[-1] if earlier else table.uid
+        title = f"{table.kind} {table.name!r} ({table.where})"
         return StageDefinition(
             uid=stage_uid(table.uid),
             role=StageRole.SINK,
             fn=partial(_table_rows, self.graph, table),
             inputs=self._inputs((table.name,)),
             reads_all=True,
-            of_project=f"{table.kind} {table.name!r} ({table.where})",
+            title=title,
+            no_aggregation=no_aggregation(title),
             output_mode="append" if cdc is None else "complete" if cdc.deletes or is_history else "update",
             table=TableTarget(
                 name=place,
@@ -182,9 +188,9 @@ class _Builder:
             refuse_view(one, (self.sinks.get(one.uid) or target_of(one, self.spec)) if is_stored else None)
         return [CatalogView(uid=StageUid(one.uid), name=one.name, row_schema=one.row_schema) for one in asked]
 
-    def derived(self, definition: str) -> list[DerivedTable]:
+    def derived(self, definition: str) -> list[ComputedTable]:
         return [
-            DerivedTable(
+            ComputedTable(
                 uid=stage_uid(one.uid),
                 reads=tuple(StageUid(self.dataset(name).uid) for name in one.reads),
                 fn=partial(_view_rows, self.spec, self.graph, one),

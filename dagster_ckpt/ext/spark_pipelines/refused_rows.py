@@ -9,7 +9,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import STORED, FlowElement, OutputElement
 from dagster_ckpt.ext.spark_pipelines.schemas import contains
 from dagster_ckpt.spark.java.plans import check_append
-from dagster_ckpt.spark.plan.errors import is_no_aggregation, no_aggregation_in_project
+from dagster_ckpt.spark.plan.errors import is_no_aggregation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,16 @@ def refuse_no_watermark(flow: FlowElement, rows: DataFrame, spark: SparkSession)
         check_append(spark, rows)
     except AnalysisException as error:
         if is_no_aggregation(str(error)):
-            raise InvalidRequest(no_aggregation_in_project(flow.title)) from error
+            raise InvalidRequest(no_aggregation(flow.title)) from error
+
+
+def no_aggregation(flow: str) -> str:
+    """Return the sentence for a flow that aggregates without a watermark: Spark itself appends rows to its table."""
+    return (
+        f"{flow} aggregates without a watermark, and its rows change with every batch, which a streaming table cannot "
+        "show: make it a materialized view; or add a watermark (withWatermark) to its input, and rows come once their "
+        "window is closed"
+    )
 
 
 def refuse_columns(output: OutputElement, schema: StructType, table_format: str) -> None:

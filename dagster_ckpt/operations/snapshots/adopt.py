@@ -8,7 +8,7 @@ stages, with what their sinks begin with.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from dagster_ckpt.core.model import (
 from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
-from dagster_ckpt.operations.snapshots.export import free_savepoint_folder, random_suffix
+from dagster_ckpt.operations.snapshots.export import free_savepoint_folder
 from dagster_ckpt.operations.snapshots.registration import Imported, register_or_remove, reserve_id
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -91,7 +91,6 @@ def adopt_checkpoint(
     target: str = "",
     batch_id: BatchId | None = None,
     label: SnapshotLabel = SnapshotLabel(),
-    suffix: Callable[[], str] = random_suffix,
     progress: ProgressCallback = silent,
 ) -> Adoption:
     """Write a savepoint of ``pipeline`` from Spark's own checkpoint directories, one per stage.
@@ -120,7 +119,6 @@ def adopt_checkpoint(
             target=target,
             batch_id=batch_id,
             label=label,
-            suffix=suffix,
             progress=progress,
         )
 
@@ -135,7 +133,6 @@ def adopt_stages(
     target: str = "",
     batch_id: BatchId | None = None,
     label: SnapshotLabel = SnapshotLabel(),
-    suffix: Callable[[], str] = random_suffix,
     progress: ProgressCallback = silent,
 ) -> Adoption:
     """Write a savepoint of ``pipeline`` from working directories of its stages, each at its newest committed batch.
@@ -150,7 +147,7 @@ def adopt_stages(
         pipeline=pipeline,
         number=number,
         kind=kind,
-        folder=free_savepoint_folder(storage, pipeline, suffix=suffix),
+        folder=free_savepoint_folder(storage, pipeline),
         batch_id=batch_id,
     )
     origin = ", ".join(dict.fromkeys(stage.origin for stage in stages if stage.origin))

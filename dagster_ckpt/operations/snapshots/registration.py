@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavai
 from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, silent
 from dagster_ckpt.operations.records import change_record
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot, random_suffix
+from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.ports import HistoryRow
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, history_row
@@ -57,7 +57,6 @@ def import_snapshot(
     mode: ImportMode = ImportMode.COPY,
     target: str = "",
     label: LabelChanges = LabelChanges(),
-    suffix: Callable[[], str] = random_suffix,
     progress: ProgressCallback = silent,
 ) -> Imported:
     """Make a snapshot from elsewhere a savepoint of this deployment; every file is verified on the way.
@@ -81,7 +80,6 @@ def import_snapshot(
                     numbered=lambda: reserve_id(deployment, found.pipeline, found.stored.metadata),
                     label=label,
                 ),
-                suffix=suffix,
                 progress=progress,
             )
             register_or_remove(

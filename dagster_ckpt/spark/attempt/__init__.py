@@ -9,8 +9,6 @@
 | ``mark`` | whose a working directory is, whether its last attempt ended cleanly, and a digest of what it left |
 | ``sinks`` | the sinks of a pipeline: opened, written, cut, published |
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
-| ``derived`` | derived tables: computed from published rows, replaced whole |
-| ``catalog_views`` | views in Spark's catalog on published tables |
 | ``showing`` | what readers are shown: changes held until all tables show them; rows of before, as the store tells |
 | ``layout`` | the chains an attempt is opened with |
 | ``state_place`` | where a query's state is, and its checkpointLocation |

@@ -265,7 +265,7 @@ class AttemptRestorer:
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise
-        self.tables.compute_derived(0, self.reporter, only_existing=True)
+        self.tables.follow(0, self.reporter, only_existing=True)
 
     def _build(self, directory: AttemptDirectory, decision: Restore) -> None:
         source = stored_in(self.open_storage, decision)
@@ -291,7 +291,7 @@ class AttemptRestorer:
                 self._later,
                 published_since=self._published_after(decision.metadata.number_at_sinks),
             )
-            self.tables.compute_derived(decision.metadata.checkpoint_id, self.reporter)
+            self.tables.follow(decision.metadata.checkpoint_id, self.reporter)
         except BaseException:
             shutil.rmtree(directory.root, ignore_errors=True)
             raise

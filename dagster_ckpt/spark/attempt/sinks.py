@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,12 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.errors import InvalidRequest, Unavailable
-from dagster_ckpt.spark.attempt.catalog_views import CatalogViews
-from dagster_ckpt.spark.attempt.derived import permit_of, refresh, state_of
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.showing import HeldChanges, changed_before
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory, staged_rows
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import remove_files
-from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.sink.accepts import refuse_collated_key
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
@@ -73,8 +71,7 @@ class PipelineSinks:
     attempt_id: Callable[[], AttemptId]
     """Identity of the attempt; known once the coordinator is open."""
     session: Callable[[], SparkSession]
-    """For derived tables and views only."""
-    views: CatalogViews = field(default_factory=CatalogViews)
+    """For participants in publishes only."""
     tell: Callable[[TableChanged], None] = lambda change: None
     """Told of every sink whose rows readers find changed."""
     unpublished: dict[str, str] = field(default_factory=dict)
@@ -207,7 +204,7 @@ class PipelineSinks:
             due = {uid: part for uid, part in found.items() if part is not None}
             unmarked |= found.keys() - due.keys()
             self._publish(due, permit, reporter)
-        self.compute_derived(checkpoint, reporter)
+        self.follow(checkpoint, reporter)
         return self._all_shown(attempt, checkpoint, unmarked)
 
     def _due(self, uid: StageUid, attempt: AttemptDirectory, checkpoint: CheckpointId) -> Due | None:
@@ -229,14 +226,12 @@ class PipelineSinks:
                 why = str(error)
                 if note_refused(due[uid].stage_dir, permit.checkpoint_id, due[uid].through, error):
                     why = f"{why.rstrip('.')}. {way_out_of_refusal(uid, self.pipeline.name)}"
-                self.unpublished[name] = why
-                self._missed[name] += 1
+                self.note_late(name, why)
                 reporter.warn(f"table {name} is not published yet, the next checkpoint tries again: {why}")
             return
         for (uid, name), done in zip(names.items(), published, strict=True):
             forget_refused(due[uid].stage_dir)
-            self.unpublished.pop(name, None)
-            del self._missed[name]
+            self.note_shown(name)
             if done is not None:
                 at = permit.checkpoint_id
                 reporter.info(
@@ -283,37 +278,24 @@ class PipelineSinks:
         for change in (*told, *before):
             self.tell(change)
 
-    def compute_derived(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
-        """Compute the derived tables whose inputs have changed; one that fails is in ``unpublished``."""
-        for table in self.pipeline.derived:
-            name, sink = self.name_of(table.uid), self.of(table.uid)
-            if only_existing and not state_of(sink):
-                continue
-            try:
-                if late := [uid for uid in table.reads if self.name_of(uid) in self.unpublished]:
-                    raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
-                done = refresh(
-                    table,
-                    sink,
-                    folder=staged_rows(self.work_dir, self.pipeline.name, table.uid),
-                    reads={uid: self.of(uid) for uid in table.reads},
-                    permit=permit_of(self.pipeline.name, self.attempt_id(), checkpoint),
-                    session=self.session,
-                )
-            except Exception as error:
-                why = JAVA_GONE if is_java_gone(error) else str(error)
-                self.unpublished[name] = why
-                self._missed[name] += 1
-                reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {why}")
-                continue
-            self.unpublished.pop(name, None)
-            del self._missed[name]
-            if done is not None:
-                reporter.info(f"table {table.uid}: computed, {counted(done.rows, 'row')}")
-                self.tell_changed(
-                    table.uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version
-                )
-        self.views.show(self.pipeline, self.of, self.session, self.unpublished, reporter)
+    @cached_property
+    def _participants(self) -> list[Any]:
+        return [participant.open(self) for participant in self.pipeline.after_publish]
+
+    def follow(self, checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
+        """Let participants make what follows from the published tables; what fails is in ``unpublished``."""
+        for participant in self._participants:
+            participant(checkpoint, reporter, only_existing=only_existing)
+
+    def note_late(self, name: str, why: str) -> None:
+        """Note that a table does not show the rows of the newest checkpoint."""
+        self.unpublished[name] = why
+        self._missed[name] += 1
+
+    def note_shown(self, name: str) -> None:
+        """Note that a table shows the rows of the newest checkpoint."""
+        self.unpublished.pop(name, None)
+        del self._missed[name]
 
     def name_of(self, uid: StageUid) -> str:
         """Return under which name ``unpublished`` has a table: its own, unless another one has that too."""

@@ -289,7 +289,7 @@ class StageQuery:
             )
 
     def _whose(self, uid: StageUid) -> str:
-        return self._definition(uid).of_project or self.pipeline.title(uid)
+        return self._definition(uid).title or self.pipeline.title(uid)
 
     def _definition(self, uid: StageUid) -> StageDefinition:
         return self.pipeline.authored.stages[uid]
@@ -376,7 +376,7 @@ class StageQuery:
 
     def _batch_writer(self, frame: DataFrame) -> BatchWriter:
         if self.stage.role is not StageRole.SINK:
-            # Datasets of a Spark project read one another as tables, which no watermark passes in Spark either.
+            # Such stages read one another as tables, which no watermark passes in Spark either.
             marked = not self.stage.reads_all and is_meant_for_readers(frame)
             try:
                 return self._channel(frame, marked=marked)

@@ -60,13 +60,11 @@ def read_channel(
     release_file: str | None = None,
     max_entries: int | None = None,
     max_rows: int | None = None,
-    parallelism: int | None = None,
 ) -> DataFrame:
     """Return the rows of a channel log as a streaming DataFrame, held at barriers that ``release_file``
     withholds.
 
-    The log's schema must be written. ``parallelism`` is the number of input partitions, by default the
-    session's.
+    The log's schema must be written.
     """
     spark.dataSource.register(ChannelDataSource)
     options = {
@@ -76,7 +74,7 @@ def read_channel(
         "release": release_file and str(release_file),
         "max_entries": max_entries,
         "max_rows": max_rows,
-        "parallelism": parallelism or _session_parallelism(spark),
+        "parallelism": _session_parallelism(spark),
         "exchange_secret": _exchange_of(Path(log_dir)),
     }
     reader = spark.readStream.format(FORMAT)

@@ -33,11 +33,9 @@ LAST_WORD_AFTER = 60.0
 """Seconds between two lines: each is an event that Dagster stores."""
 
 
-def wait_for(
-    query: StreamingQuery, name: str, reporter: Reporter, *, first_after: float = FIRST_WORD_AFTER
-) -> None:
+def wait_for(query: StreamingQuery, name: str, reporter: Reporter) -> None:
     """Return when the query has read all there was. Raises what it failed with, Unavailable where it was stopped."""
-    meter, began, pause = BatchMeter(), time.monotonic(), first_after
+    meter, began, pause = BatchMeter(), time.monotonic(), FIRST_WORD_AFTER
     while not query.awaitTermination(math.ceil(pause)):
         meter.take(query.recentProgress)
         rate, _ = meter.rates(pause)

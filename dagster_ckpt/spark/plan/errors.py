@@ -77,8 +77,8 @@ def is_no_aggregation(text: str) -> bool:
 
 
 def _no_aggregation(stage: StageDefinition, name: str) -> str:
-    if stage.of_project:
-        return no_aggregation_in_project(stage.of_project)
+    if stage.no_aggregation:
+        return stage.no_aggregation
     what = (
         "add key=[...] to the sink, the columns it is grouped by, and the table holds one row per key"
         if stage.role is StageRole.SINK
@@ -87,15 +87,6 @@ def _no_aggregation(stage: StageDefinition, name: str) -> str:
     return (
         f"{name} aggregates, and its rows change with every batch, which appending cannot show: {what}; "
         "or add a watermark (withWatermark) to its input, and rows come once their window is closed"
-    )
-
-
-def no_aggregation_in_project(flow: str) -> str:
-    """Return the sentence for a flow that aggregates without a watermark: Spark itself appends rows to its table."""
-    return (
-        f"{flow} aggregates without a watermark, and its rows change with every batch, which a streaming table cannot "
-        "show: make it a materialized view; or add a watermark (withWatermark) to its input, and rows come once their "
-        "window is closed"
     )
 
 

@@ -78,7 +78,7 @@ def refuse_counted_changes(
 
     ``read``: what it reads by channels, each with the stage that writes it.
     """
-    if pipeline.stages[uid].reads_all:  # a dataset of a Spark project: tables are appended to
+    if pipeline.stages[uid].reads_all:  # its front end has its own rules: tables are appended to
         return
     for upstream, rows in read:
         changing = _changing(pipeline, attempt, upstream)

@@ -54,7 +54,6 @@ def open_sink(
             name=stage.table.name,
             key=stage.table.key,
             is_complete=stage.output_mode == "complete",
-            of_project=bool(stage.of_project),
             table_dir=table_dir,
             work_dir=staged_rows(work_dir, pipeline, stage.uid),
             former_work_dirs=tuple(

@@ -54,8 +54,6 @@ class SinkContext:
     """Key columns: one row per key, the latest. Empty: rows are appended."""
     is_complete: bool
     """Output mode *complete*: every batch holds all rows, and replaces what was there."""
-    of_project: bool = field(default=False, kw_only=True)
-    """The table is a dataset of a Spark project: what people are told to do is done there."""
     table_dir: Path
     """The resource's folder of tables."""
     work_dir: Path

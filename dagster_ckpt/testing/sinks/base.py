@@ -96,6 +96,14 @@ class ContractBase:
         run.sink.take_over()
         return run
 
+    def published(self, folder: Path, *batches: Sequence[Row], key: tuple[str, ...] = ()) -> SinkRun:
+        """Return a first attempt at work, each of whose checkpoints (1, 2, …) has shown one of these batches."""
+        run = self.begun(folder, key=key)
+        for number, rows in enumerate(batches, start=1):
+            run.batch(rows)
+            run.publish(number)
+        return run
+
     def shown(self, run: SinkRun) -> list[Row]:
         """Return the rows that readers find."""
         return sorted(self.rows(run.sink.place))

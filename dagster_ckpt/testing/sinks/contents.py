@@ -85,9 +85,7 @@ class ContentContract(ContractBase):
 
     def test_a_column_may_come_and_stay_away_again(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_add_columns, "keeps its columns")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(1)
         run.batch([(2, 2)])
         run.batch([(3, 3, "x")], types={"w": pa.string()})
@@ -114,9 +112,7 @@ class ContentContract(ContractBase):
 
     def test_a_column_that_changes_its_type_is_refused_by_name(self, tmp_path: Path) -> None:
         self.skip_unless(self.checks_types, "takes any type")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, "two")], types={"v": pa.string()})
         with pytest.raises(InvalidRequest, match=r"\bv\b"):
             run.publish(2)

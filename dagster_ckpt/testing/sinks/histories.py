@@ -42,9 +42,7 @@ class HistoryContract(ContractBase):
 
     def test_a_new_history_may_begin_with_an_old_cut(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
-        old = self.begun(tmp_path)
-        old.batch([(1, 1)])
-        old.publish(1)
+        old = self.published(tmp_path, [(1, 1)])
         old.batch([(2, 2)])
         at = old.cut(2)
         old.publish(2)
@@ -91,9 +89,7 @@ class HistoryContract(ContractBase):
 
     def test_a_fork_begins_with_the_rows_of_a_cut_and_the_origin_keeps_its_own(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_fork, "cannot fork")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         at = run.cut(2)
         run.publish(2)
@@ -121,9 +117,7 @@ class HistoryContract(ContractBase):
 
     def test_a_fork_takes_no_place_that_has_rows(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_fork, "cannot fork")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(2)
         other = self.fork_of(run, tmp_path)
         other.sink.take_over()
@@ -135,9 +129,7 @@ class HistoryContract(ContractBase):
 
     def test_a_sink_that_cannot_fork_says_what_to_do(self, tmp_path: Path) -> None:
         self.skip_unless(not self.can_fork, "can fork")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         with pytest.raises(InvalidRequest, match="fork"):
             self.fork_of(run, tmp_path).sink.fork(run.cut(2).cut)
 
@@ -145,9 +137,7 @@ class HistoryContract(ContractBase):
         self, tmp_path: Path
     ) -> None:
         self.skip_unless(self.can_fork, "cannot fork")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         at = run.cut(2)
         run.publish(2)
@@ -229,9 +219,7 @@ class HistoryContract(ContractBase):
     # --- garbage -----------------------------------------------------------------------------------------------
 
     def test_what_cuts_and_waiting_batches_need_stays(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         at = run.cut(2)
         run.publish(2)
@@ -252,9 +240,7 @@ class HistoryContract(ContractBase):
 
     def test_what_an_aborted_attempt_staged_is_removed(self, tmp_path: Path) -> None:
         self.skip_unless(self.stages_files, "stages no files")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(2)
         lost = run.batch([(2, 2)])
         back = run.restored(at)

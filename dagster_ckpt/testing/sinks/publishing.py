@@ -118,9 +118,7 @@ class PublishContract(ContractBase):
 
     def test_staged_rows_that_are_gone_are_named_and_nothing_is_published(self, tmp_path: Path) -> None:
         self.skip_unless(self.stages_files, "stages no files")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         gone = run.batch([(3, 3)])
         (self.staging(run.sink, run.context).root / gone.files[0].staged).unlink()
@@ -148,9 +146,7 @@ class PublishContract(ContractBase):
         assert position.epoch == 2
 
     def test_taking_over_twice_changes_nothing(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         before = run.sink.position()
         run.sink.take_over()
         run.reopened().sink.take_over()

@@ -18,9 +18,7 @@ class RollBackContract(ContractBase):
 
     def test_rows_leave_down_to_a_cut_and_come_back_with_a_later_one(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         early = run.cut(2)
         run.batch([(2, 2)])
         run.publish(3)
@@ -41,9 +39,7 @@ class RollBackContract(ContractBase):
             back.sink.take_over()
 
     def test_what_a_cut_had_prepared_belongs_to_it(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         run.batch([(3, 3)])
         at = run.cut(2)
@@ -59,9 +55,7 @@ class RollBackContract(ContractBase):
         assert self.shown(run) == back.expected()
 
     def test_what_a_cut_had_prepared_comes_back_on_an_empty_disk(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         run.batch([(3, 3)])
         at = run.cut(2)
@@ -75,9 +69,7 @@ class RollBackContract(ContractBase):
 
     def test_what_a_cut_had_prepared_comes_back_also_when_more_was_published(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         run.batch([(2, 2)])
         at = run.cut(2)
         run.batch([(3, 3)])
@@ -88,9 +80,7 @@ class RollBackContract(ContractBase):
 
     def test_a_roll_back_to_nothing_leaves_no_rows(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         back = run.restored(None)
         assert self.shown(run) == []
         position = back.sink.position()
@@ -110,9 +100,7 @@ class RollBackContract(ContractBase):
         assert self.shown(run) == [(1, 1)]
 
     def test_a_roll_back_to_what_is_shown_does_nothing(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(2)
         newer = run.successor()
         assert newer.sink.cannot_roll_back(at.cut) == ""
@@ -123,9 +111,7 @@ class RollBackContract(ContractBase):
 
     def test_a_sink_that_cannot_roll_back_says_so_and_changes_nothing(self, tmp_path: Path) -> None:
         self.skip_unless(not self.can_roll_back, "can roll back")
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(2)
         run.batch([(2, 2)])
         run.publish(3)
@@ -140,9 +126,7 @@ class RollBackContract(ContractBase):
         assert self.shown(run) == run.expected()
 
     def test_later_rows_stay_where_that_was_chosen(self, tmp_path: Path) -> None:
-        run = self.begun(tmp_path)
-        run.batch([(1, 1)])
-        run.publish(1)
+        run = self.published(tmp_path, [(1, 1)])
         at = run.cut(2)
         run.batch([(2, 2)])
         run.publish(3)

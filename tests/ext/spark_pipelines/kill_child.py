@@ -14,13 +14,13 @@ from dagster_ckpt import (
     run_epoch,
 )
 from dagster_ckpt.ext.delta.lake import Outside
-from dagster_ckpt.spark.attempt import derived
+from dagster_ckpt.ext.spark_pipelines.published import derived
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from tests.ext.spark_pipelines.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
-    "before computing": (PipelineSinks, "compute_derived"),
+    "before computing": (PipelineSinks, "follow"),
     "before noting": (derived, "replace_whole"),
     "before a commit": (Outside, "write"),
 }

@@ -26,8 +26,8 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
-from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, ComputedTables
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
@@ -94,9 +94,8 @@ def summed(feed: Path) -> CheckpointedPipeline:
         return read.selectExpr("count(*) AS n")
 
     made: CheckpointedPipeline = pipeline
-    return replace(
-        made, derived=(DerivedTable(uid=StageUid("counted"), reads=(StageUid("sums"),), fn=counted),)
-    )
+    derived = (ComputedTable(uid=StageUid("counted"), reads=(StageUid("sums"),), fn=counted),)
+    return replace(made, derived=derived, after_publish=(ComputedTables(derived),))
 
 
 def split(feed: Path) -> CheckpointedPipeline:

@@ -14,13 +14,8 @@ from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
 
 STAGE = spark_stage(uid="clean")(lambda rows: rows)
-FLOW = replace(STAGE, of_project="flow 'clean' (main.py:7)")
+FLOW = replace(STAGE, no_aggregation="flow 'clean' (main.py:7) aggregates: make it a materialized view")
 SINK = spark_sink(uid="sent")(lambda rows: rows)
-
-IN_PROJECT = (
-    "streaming table cannot show: make it a materialized view; or add a watermark (withWatermark) to its input, and "
-    "rows come once their window is closed"
-)
 
 PROXY = f"""[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
 An error occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python \
@@ -95,8 +90,7 @@ WATERMARK = "; or add a watermark (withWatermark) to its input, and rows come on
             FLOW,
             AGGREGATION,
             InvalidRequest,
-            "flow 'clean' (main.py:7) aggregates without a watermark, and its rows change with every batch, which a "
-            + IN_PROJECT,
+            FLOW.no_aggregation,
         ),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,18 +16,81 @@ from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
+from dagster_ckpt.spark.directories import staged_rows
 from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import encoded, read_record
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AttemptId, Published, Sink
+from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+
 
 _NOTE = "computed.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedTable(DerivedTable):
+    """A derived table that a function of the published rows makes."""
+
+    fn: Callable[[SparkSession, Mapping[StageUid, DataFrame | None]], DataFrame]
+    """Called with the rows of what it reads; None: nothing was published there yet."""
+    definition: str = ""
+    """Other for another function: then it is computed again."""
+    each_run: bool = False
+    """Computed once in every run also where what it reads has not changed: it depends on more than that."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the session from the call of ``fn`` until its rows are written: Spark plans and executes it late."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedTables:
+    """Participant in publishes that computes the tables whose inputs have changed; each after those it reads."""
+
+    tables: tuple[ComputedTable, ...]
+    is_forked: bool = True
+
+    def open(self, tables: PipelineSinks) -> Callable[..., None]:
+        """Return the function that computes them in one attempt; a table that fails is in ``unpublished``."""
+
+        def compute(checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
+            for table in self.tables:
+                if not only_existing or state_of(tables.of(table.uid)):
+                    _compute(table, tables, checkpoint, reporter)
+
+        return compute
+
+
+def _compute(table: ComputedTable, tables: PipelineSinks, checkpoint: int, reporter: Reporter) -> None:
+    name, pipeline = tables.name_of(table.uid), tables.pipeline.name
+    try:
+        if late := [uid for uid in table.reads if tables.name_of(uid) in tables.unpublished]:
+            raise Unavailable(f"{late[0]}, which it is computed from, is not published yet")
+        done = refresh(
+            table,
+            tables.of(table.uid),
+            folder=staged_rows(tables.work_dir, pipeline, table.uid),
+            reads={uid: tables.of(uid) for uid in table.reads},
+            permit=permit_of(pipeline, tables.attempt_id(), checkpoint),
+            session=tables.session,
+        )
+    except Exception as error:
+        why = JAVA_GONE if is_java_gone(error) else str(error)
+        tables.note_late(name, why)
+        reporter.warn(f"table {table.uid} is not computed, the next checkpoint tries again: {why}")
+        return
+    tables.note_shown(name)
+    if done is not None:
+        reporter.info(f"table {table.uid}: computed, {counted(done.rows, 'row')}")
+        tables.tell_changed(table.uid, checkpoint, rows=done.rows, bytes=done.bytes, version=done.version)
 
 
 class Computed(Record):
@@ -39,7 +103,7 @@ class Computed(Record):
 
 
 def refresh(
-    table: DerivedTable,
+    table: ComputedTable,
     sink: Sink,
     *,
     folder: Path,
@@ -78,7 +142,7 @@ def permit_of(pipeline: PipelineId, attempt: AttemptId, checkpoint: int) -> Comm
     return CommitPermit(pipeline, epoch, CheckpointId(checkpoint), object(), lineage=attempt.lineage)
 
 
-def _token(table: DerivedTable, reads: Mapping[StageUid, Sink], permit: CommitPermit) -> str:
+def _token(table: ComputedTable, reads: Mapping[StageUid, Sink], permit: CommitPermit) -> str:
     """Return a text that is another one for other rows."""
     run = [permit.lineage, permit.epoch] if table.each_run else None
     return json.dumps(

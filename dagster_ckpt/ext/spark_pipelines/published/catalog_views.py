@@ -7,10 +7,9 @@ of it; Spark refuses to read it as a stream, and nobody can write through it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.derived import CatalogView
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest, NotFound
@@ -22,7 +21,7 @@ from dagster_ckpt.spark.stage_report import Reporter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 
 
 _OWNER = "dagster_ckpt.pipeline"
@@ -30,36 +29,47 @@ _DEFINITION = "dagster_ckpt.definition"
 _HOW = "take the dataset out of catalog_views"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogView:
+    """A view on a sink's table, or on a derived one."""
+
+    uid: StageUid
+    name: str
+    """``catalog.schema.table``."""
+    row_schema: str
+    """Its columns, as Spark writes schemas."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogViews:
-    """The views of one attempt; ``shown``: the definition each of them has, by name."""
+    """Participant in publishes that makes the views which are to be other ones than they are. A fork makes none."""
 
-    shown: dict[str, str] = field(default_factory=dict)
+    views: tuple[CatalogView, ...]
+    is_forked: bool = False
 
-    def show(
-        self,
-        pipeline: CheckpointedPipeline,
-        table: Callable[[StageUid], Sink],
-        session: Callable[[], SparkSession],
-        unpublished: dict[str, str],
-        reporter: Reporter,
-    ) -> None:
-        """Make the views that are to be other ones than they are; one that fails is in ``unpublished``."""
-        for view in pipeline.views:
-            try:
-                wanted = definition_of(view, table(view.uid))
-                if self.shown.get(view.name) == wanted:
+    def open(self, tables: PipelineSinks) -> Callable[..., None]:
+        """Return the function that makes them in one attempt; a view that fails is in ``unpublished``."""
+        shown: dict[str, str] = {}
+
+        def show(_checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
+            for view in self.views:
+                name = f"view {view.name}"
+                try:
+                    wanted = definition_of(view, tables.of(view.uid))
+                    if shown.get(view.name) == wanted:
+                        continue
+                    show_in_catalog(tables.session(), view, wanted, owner=str(tables.pipeline.name))
+                except Exception as error:
+                    tables.unpublished[name] = str(error)
+                    reporter.warn(
+                        f"{name} is not in Spark's catalog, the next checkpoint tries again: {error}"
+                    )
                     continue
-                show_in_catalog(session(), view, wanted, owner=str(pipeline.name))
-            except Exception as error:
-                unpublished[f"view {view.name}"] = str(error)
-                reporter.warn(
-                    f"view {view.name} is not in Spark's catalog, the next checkpoint tries again: {error}"
-                )
-                continue
-            self.shown[view.name] = wanted
-            unpublished.pop(f"view {view.name}", None)
-            reporter.info(f"view {view.name} is in Spark's catalog")
+                shown[view.name] = wanted
+                tables.unpublished.pop(name, None)
+                reporter.info(f"{name} is in Spark's catalog")
+
+        return show
 
 
 def definition_of(view: CatalogView, table: Sink) -> str:

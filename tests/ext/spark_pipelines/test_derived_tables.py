@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.authoring.derived import DerivedTable
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Fenced
-from dagster_ckpt.spark.attempt.derived import permit_of, refresh
+from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, permit_of, refresh
 from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -109,7 +108,7 @@ class Lab:
     folder: Path
     sink: ShownRows = field(default_factory=lambda: ShownRows({1: [1], 2: [1, 2]}, head=1))
     computed: Computed = field(default_factory=Computed)
-    table: DerivedTable = field(default_factory=lambda: DerivedTable(uid=SUMS, reads=(ORDERS,), fn=summed))
+    table: ComputedTable = field(default_factory=lambda: ComputedTable(uid=SUMS, reads=(ORDERS,), fn=summed))
     session: Any = field(default_factory=lambda: SimpleNamespace(conf=Settings(PLAIN_PARQUET)))
 
     def refresh(self, epoch: int = 1) -> Published | None:
