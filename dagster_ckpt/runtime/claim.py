@@ -103,7 +103,6 @@ def _restored_before(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreD
         return decide_restore(setup, facts)
     return Adopt(
         working_directory=record.working_directory,
-        from_epoch=CoordinatorEpoch(record.epoch),
         reason="another process of this run has restored it",
         next_checkpoint_id=facts.next_checkpoint_id,
         force_full=record.force_full,
