@@ -20,10 +20,14 @@ from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
-from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, snapshots_of
+from dagster_ckpt.operations.snapshots.catalog import (
+    FoundSnapshot,
+    SnapshotSummary,
+    find_snapshot,
+    snapshots_of,
+)
 from dagster_ckpt.operations.snapshots.contents import SubtaskState, subtasks_of
 from dagster_ckpt.operations.snapshots.statistics import statistics_of
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 WINDOW = 1000
 """Checkpoints that the summary is computed over."""
@@ -169,8 +173,8 @@ def _newest(
         return "", (), ""
     key = restorable[0].key
     try:
-        stored = find_snapshot(deployment, key, pipeline).stored
-        return key, tuple(_position(stage, stored, depth) for stage in stored.metadata.stages), ""
+        found = find_snapshot(deployment, key, pipeline)
+        return key, tuple(_position(stage, found, depth) for stage in found.stored.metadata.stages), ""
     except (NotFound, Corrupt, Unavailable) as error:
         return key, (), str(error)
 
@@ -206,15 +210,17 @@ def _pending(pending: PendingRecord, now: float) -> PendingCheckpoint:
     )
 
 
-def _position(stage: StageSnapshot, stored: StoredSnapshot, depth: Depth) -> StagePosition:
+def _position(stage: StageSnapshot, found: FoundSnapshot, depth: Depth) -> StagePosition:
     return StagePosition(
         uid=stage.uid,
-        inputs=tuple(upstream for upstream, downstream in stored.metadata.edges if downstream == stage.uid),
+        inputs=tuple(
+            upstream for upstream, downstream in found.stored.metadata.edges if downstream == stage.uid
+        ),
         batch_id=stage.batch_id,
         offsets=tuple((source, _readable(offset)) for source, offset in sorted(stage.offsets.items())),
         watermark_ms=stage.watermark_ms,
         table="" if stage.table is None else stage.table.uri,
-        subtasks=subtasks_of(stored, stage) if depth is Depth.SUBTASKS else (),
+        subtasks=subtasks_of(found.stored, stage) if depth is Depth.SUBTASKS else (),
     )
 
 
