@@ -266,9 +266,18 @@ class StreamingRun:
 
     def _source_ended(self, stage: RunningStage) -> None:
         """Barriers pass an ended source as before; told to the coordinator, its end refuses every checkpoint."""
-        if not stage.is_ended and not self._checkpoints_after_end:
-            self.coordinator.report_stage(stage.uid, StageStatus.FINISHED)
+        if stage.is_ended:
+            return
         stage.is_ended = True
+        if self._checkpoints_after_end:
+            return
+        self.coordinator.report_stage(stage.uid, StageStatus.FINISHED)
+        if not all(one.is_ended for one in self.stages.values() if not one.worker.inputs):
+            self.reporter.warn(
+                f"source {stage.uid} has ended, and checkpoints_after_tasks_finish is off: this stream takes no "
+                "checkpoint from now on, and what still comes is published by the next run. Terminate it, or turn the "
+                "setting on"
+            )
 
     @property
     def _checkpoints_after_end(self) -> bool:

@@ -111,6 +111,9 @@ def test_without_checkpoints_after_the_end_one_ended_source_refuses_them_all(
     assert isinstance(refused, Rejected)
     assert refused.reason is CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
     assert "checkpoints_after_tasks_finish is off" in refused.message
+    [told] = [line for line in running.reporter.said if "has ended" in line]
+    assert "source some has ended" in told
+    assert "takes no checkpoint from now on" in told
 
 
 def two_sources(some: Path, ever: Path) -> Any:
