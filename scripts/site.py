@@ -91,6 +91,7 @@ def on_config(config: Any) -> Any:
             "Project": [
                 {title(DOCS / "architecture.md"): "architecture.md"},
                 {title(DOCS / "benchmarks.md"): "benchmarks.md"},
+                {title(DOCS / "reliability.md"): "reliability.md"},
                 *({title(path): in_site(path)} for path in outside),
             ]
         },

@@ -31,7 +31,7 @@ vars == <<epoch, next, line, rows, head, owner, proc, pass, note, pointer, back>
 NoPass == [checkpoint |-> 0, asked |-> {}, late |-> FALSE, owes |-> <<>>]
 Init == /\ epoch = 0 /\ next = 1 /\ back = FALSE
         /\ line = [a \in 0..Attempts |-> {}]
-        /\ rows \in [Ids -> SUBSET Sinks] /\ rows[1] = Sinks /\ \A c \in Ids : rows[c] # {}
+        /\ rows \in [Ids -> SUBSET Sinks] /\ rows[1] = Sinks
         /\ head = Nothing /\ owner = Nothing
         /\ proc = [a \in Epochs |-> "none"]
         /\ pass = [a \in Epochs |-> [t \in 1..2 |-> NoPass]]
