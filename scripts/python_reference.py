@@ -149,6 +149,8 @@ def _signature(node: ast.FunctionDef) -> str:
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     if "\nArgs:\n" in (ast.get_docstring(node) or ""):  # which says their types and defaults
         arguments = [re.match(r"[*/]*\w*", argument)[0] for argument in arguments]  # type: ignore[index]
+        if "*" in arguments[:-1]:
+            arguments = [*arguments[: arguments.index("*") + 1], "…"]
         line = f"{node.name}({', '.join(arguments)}){returns}"
         return "\n".join(textwrap.wrap(line, 100, subsequent_indent="    ", break_on_hyphens=False))
     line = f"{node.name}({', '.join(arguments)}){returns}"
