@@ -12,7 +12,7 @@ PROCESSES ?= 3
 BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest lint types format reference docs wheel ci bench compare soak attack fuzz-files specs clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz-files specs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,10 @@ platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernete
 LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/ext/metrics tests/dagster/launched/test_messages.py
 lowest: ## Run tests of each layer with the oldest versions that are declared (ARGS: other tests)
 	@scripts/lowest -q $(if $(ARGS),$(ARGS),$(LOWEST))
+
+versions: ## Run the tests of attached programs on Spark 3.5, 4.0, 4.1 and 4.2 (VERSIONS=...; weekly in CI)
+	@scripts/bootstrap python java
+	@scripts/versions -q $(if $(ARGS),$(ARGS),tests/ext/attach)
 
 lint: ## Check style, formatting and spelling
 	@scripts/bootstrap python

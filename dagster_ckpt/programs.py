@@ -42,6 +42,7 @@ from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, RestartStrategy
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
 from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd, StreamingService
+from dagster_ckpt.spark.versions import refuse_pipelines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -304,6 +305,7 @@ def _session_of(
     if not isinstance(chosen, SparkSessionResource):
         session = chosen
         refuse_connect(session)
+        refuse_pipelines(session.version)
 
         def given() -> SparkSession:
             refuse_stopped(session)

@@ -6,18 +6,17 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.ext.warm.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
+from dagster_ckpt.spark.versions import runs_pipelines
 from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
 from tests.needs import needs
 from tests.plain_files import OPTION, plain_files
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +25,8 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
     """Our defaults on two cores and 2 GB, for fixtures that live longer than a test."""
     folder: Path = tmp_path_factory.mktemp("spark")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = build_session(
-        "dagster-ckpt-tests",
-        master="local[2,3]",
-        conf={
+    session = _session(
+        {
             "spark.driver.memory": "2g",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -40,10 +37,18 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             **_jars(),
-        },
+        }
     )
     yield session
     session.stop()
+
+
+def _session(conf: dict[str, str]) -> SparkSession:
+    """Return a session as pipelines have it; where they cannot run (``make versions``), as programs have it."""
+    name, master = "dagster-ckpt-tests", "local[2,3]"
+    if runs_pipelines(pyspark.__version__):
+        return build_session(name, master=master, conf=conf)
+    return SparkSession.builder.appName(name).master(master).config(map=conf).getOrCreate()
 
 
 def _jars() -> dict[str, str]:
@@ -79,19 +84,26 @@ PATIENT_STARTS = 40
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose settings and temporary views are afterwards what they were."""
-    before, views = shared_spark.conf.getAll, temporary_views(shared_spark)
+    before, views = settings_of(shared_spark), temporary_views(shared_spark)
     with pytest.MonkeyPatch.context() as patience:
         for module in ("spark.streaming.running_stage", "spark.epoch.drains"):
             patience.setattr(f"dagster_ckpt.{module}.MAX_START_ATTEMPTS", PATIENT_STARTS)
         yield shared_spark
     for view in temporary_views(shared_spark) - views:
         shared_spark.catalog.dropTempView(view)
-    after = shared_spark.conf.getAll
+    after = settings_of(shared_spark)
     for key in after.keys() - before.keys():
         shared_spark.conf.unset(key)
     for key, value in before.items():
         if after.get(key) != value and shared_spark.conf.isModifiable(key):
             shared_spark.conf.set(key, value)
+
+
+def settings_of(session: SparkSession) -> dict[str, str]:
+    """Return the session's settings; PySpark 3.5 tells them by a statement alone."""
+    if hasattr(session.conf, "getAll"):
+        return session.conf.getAll
+    return {row["key"]: row["value"] for row in session.sql("SET").collect()}
 
 
 def temporary_views(session: SparkSession) -> set[str]:

@@ -71,7 +71,8 @@ def build_running_jobs(
     common: dict[str, Any] = {"resources": resources, "concurrent_runs": options.concurrent_runs}
     if pipeline.program:
         launch = options.launch or launch_of_program(pipeline)
-        return (build_launched_epoch_job(pipeline, launch, report=options.report, **common),)
+        common.update(report=options.report, publish_facts=options.publish_facts)
+        return (build_launched_epoch_job(pipeline, launch, **common),)
     if options.launch is None:
         return (
             build_epoch_job(

@@ -3,6 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``session`` | the Spark session and why each setting is there |
+| ``versions`` | versions of Spark, and what each can run |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``stage_report`` | what the runner tells its host; rows and rates of a query's batches |

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.java.secrets import beside_arguments
 from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first
+from dagster_ckpt.spark.versions import refuse_pipelines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,13 +97,15 @@ def build_session(
 
     ``conf`` wins over the defaults.
 
-    Raises InvalidRequest when pyspark is not installed or Kubernetes refuses the driver, Unavailable when it refuses
-    pods, and when Java is killed meanwhile.
+    Raises InvalidRequest when pyspark is not installed or too old, or Kubernetes refuses the driver, Unavailable when
+    it refuses pods, and when Java is killed meanwhile.
     """
     try:
+        import pyspark
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise InvalidRequest(f"PySpark is not installed: {install_extra('spark')}") from error
+    refuse_pipelines(pyspark.__version__)
     refuse_remote(conf or {}, os.environ)
     convert_plain_arguments_first()
     settings = launch_settings(master=master, conf=conf)

@@ -14,6 +14,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.versions import refuse_attached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +71,10 @@ class WriterPatch:
         self._before: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Replace the methods."""
+        """Replace the methods. Raises InvalidRequest for a PySpark that is too old."""
+        import pyspark
+
+        refuse_attached(pyspark.__version__)
         writer = _writer_class()
         for name, noted in _NOTED.items():
             self._replace(writer, name, noted)

@@ -9,10 +9,10 @@ It reads ``FOLDER/in/*.json`` (key, amount), writes the table ``FOLDER/clean``, 
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+from session_of_job import session
 
 FOLDER = Path(sys.argv[1])
 
@@ -24,9 +24,7 @@ def save(frame: DataFrame, batch: int) -> None:
     os.replace(FOLDER / "totals.tmp", FOLDER / "totals.json")
 
 
-builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
-spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
-
+spark = session()
 orders = (
     spark.readStream.schema("key string, amount long")
     .option("maxFilesPerTrigger", 1)
@@ -52,9 +50,6 @@ totals = (
 )
 (FOLDER / "running").touch()
 while not (FOLDER / "stop").exists():
-    time.sleep(0.05)
-    for query in (clean, totals):
-        if query.exception() is not None:
-            raise query.exception()
+    spark.streams.awaitAnyTermination(1)
 clean.stop()
 totals.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,8 +33,10 @@ from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
+from dagster_ckpt.ext.attach.queries import SESSION_LOCATION
 from dagster_ckpt.ext.attach.sinks import POSITION, SINK_LOG, DeltaPosition, named_files, planned_return
 from dagster_ckpt.spark.directories import SINK_FOLDER
+from dagster_ckpt.spark.versions import VERSIONS, refuse_attached, refuse_pipelines
 from tests.dagster.launched.conftest import Ran
 from tests.progress import wait_until
 from tests.records import find_record
@@ -176,6 +179,21 @@ def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_p
         planned_return(sink, saved, built)
 
 
+def test_what_each_version_of_spark_can_run_is_told_and_the_rest_refused() -> None:
+    page = (ROOT / "docs" / "extensions" / "attach.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| \d\.\d ", line)]
+    assert rows == [version.row for version in VERSIONS]
+    with pytest.raises(
+        InvalidRequest, match=r"PySpark 4\.1\.4 is too old for stages: install pyspark>=4\.2, or"
+    ):
+        refuse_pipelines("4.1.4")
+    with pytest.raises(InvalidRequest, match=r"cannot be attached: install pyspark>=3\.5"):
+        refuse_attached("3.4.3")
+    for newer in ("4.2.0", "4.3.0.dev1", "5.0.0"):
+        refuse_pipelines(newer)
+        refuse_attached(newer)
+
+
 def test_programs_as_they_are_found(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,6 +237,50 @@ def test_programs_as_they_are_found(
     ):
         assert told in caplog.text, told
     assert type(orders.writeStream).start is before
+
+
+def test_a_savepoint_is_put_back_once_under_one_location_for_the_whole_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A query that writes a table of the catalog, known by its name and the session's own setting alone."""
+    kept, base = tmp_path / "all", str(tmp_path / "ckpt")
+
+    def shown(restore_from: str = "", *, savepoint: bool = False) -> tuple[int, int, str]:
+        """Run the program to its end; return the table's rows when it has begun, and when it has ended."""
+        attached = attach("whole", base_dir=base, interval="1 h", restore_from=restore_from)
+        try:
+            begun = rows_of(table()) if spark.catalog.tableExists("kept_orders") else 0
+            orders = spark.readStream.schema("key string, amount long").json(str(tmp_path / "in"))
+            writer = orders.writeStream.queryName("kept").trigger(availableNow=True)
+            spark.streams.resetTerminated()
+            query = writer.toTable("kept_orders")
+            spark.streams.awaitAnyTermination()
+            assert query.exception() is None
+            [one] = attached.stages
+            assert (one.uid, one.checkpoint_location) == ("kept", str(kept / "kept"))
+            assert Path(one.writes) == table()
+            return begun, rows_of(table()), attached.savepoint() if savepoint else ""
+        finally:
+            attached.detach()
+
+    def table() -> Path:
+        described = spark.sql("DESCRIBE TABLE EXTENDED kept_orders").collect()
+        [place] = [row["data_type"] for row in described if row["col_name"] == "Location"]
+        return Path(unquote(urlsplit(place).path))
+
+    spark.conf.set(SESSION_LOCATION, str(kept))
+    try:
+        put_orders(tmp_path, 0)
+        *first, uri = shown(savepoint=True)
+        assert first == [0, 10]
+        put_orders(tmp_path, 1)
+        assert shown()[:2] == (10, 20)
+        assert shown(uri)[:2] == (10, 20), "back at the savepoint, and on from there"
+        put_orders(tmp_path, 2)
+        assert shown(uri)[:2] == (20, 30), "the same program started again goes on"
+    finally:
+        spark.conf.unset(SESSION_LOCATION)
+        spark.sql("DROP TABLE IF EXISTS kept_orders")
 
 
 @pytest.mark.spark
