@@ -54,7 +54,16 @@ _SETTINGS = ("CheckpointCoordinatorResource", "CheckpointedPipelineComponent", "
 _REASONS = "CheckpointFailureReason"
 """Enum whose members have a page of their own."""
 _FOR_THE_LIBRARY = frozenset(
-    {"model_config", "opened_by", "derived", "after_publish", "unchained", "forked_from"}
+    {
+        "model_config",
+        "opened_by",
+        "derived",
+        "after_publish",
+        "master_states",
+        "first_number",
+        "unchained",
+        "forked_from",
+    }
 )
 """Attributes that authors do not read."""
 
