@@ -31,7 +31,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replac
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State
+from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -110,7 +110,17 @@ class DeltaBackend:
         partition_by = None if self.key else self.lake.partition_by
         refuse_table(version.table, self.place, only_appends=self.only_appends, partition_by=partition_by)
         if not self.is_complete:  # else all rows go with each batch, and the columns with them
-            new_columns(version.table, columns, self.place)
+            added = [column["name"] for column in new_columns(version.table, columns, self.place)]
+            refuse_gone(self.place, added, self._shown_columns(version) if added else ())
+
+    def _shown_columns(self, version: DeltaVersion) -> set[str]:
+        """Return the columns of the newest version of ours; none where the log cannot show it any more."""
+        if version.shown is None:
+            return set()
+        try:
+            return {column["name"] for column in table_columns(self.lake.at(version.shown.number))}
+        except Corrupt:
+            return set()
 
     # --- commits ----------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from dagster_ckpt.spark.sink.rewrite import conformed
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State
+from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
 Rewrite = Callable[[Transaction], tuple[Sequence[DataFile], Sequence[DataFile]]]
 
@@ -105,6 +105,11 @@ class IcebergBackend:
                     f"the column {column.name!r} of table {self.place} is called {now!r} now, somebody renamed it: "
                     "rename it in the sink's function, or give the table its old name back"
                 )
+        shown = None if version.shown is None else version.snapshots[version.shown.number].schema_id
+        schema = next((one for one in version.table.metadata.schemas if one.schema_id == shown), None)
+        refuse_gone(
+            self.place, [column.name for column in added], () if schema is None else schema.column_names
+        )
         return added
 
     # --- commits ----------------------------------------------------------------------------------------------

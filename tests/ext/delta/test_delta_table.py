@@ -126,6 +126,25 @@ def test_others_rows_are_never_taken_back_with_ours(tmp_path: Path) -> None:
     assert newer.sink.cannot_roll_back(run.cut(4).cut) == ""  # later than theirs
 
 
+def test_a_column_that_somebody_renamed_is_told_and_not_made_again(tmp_path: Path) -> None:
+    """All rows were written again for it; the values of before would be null under the old name."""
+    run = begun(tmp_path)
+    run.batch([(1, 1)])
+    run.publish(1)
+    rows = Reader(run.sink.place).to_pyarrow_table().rename_columns(["k", "amount"])
+    write_deltalake(run.sink.place, rows, mode="overwrite", schema_mode="overwrite")
+    run.batch([(2, 2)])
+    with pytest.raises(InvalidRequest, match="column 'v', which earlier rows of the sink have, is gone"):
+        run.publish(2)
+    assert keys(run) == [1]
+    run.batch([(3, 3, "c")], types={"new": pa.string()})
+    write_deltalake(
+        run.sink.place, rows.rename_columns(["k", "v"]), mode="overwrite", schema_mode="overwrite"
+    )
+    run.publish(3)
+    assert keys(run) == [1, 2, 3]
+
+
 def test_files_that_others_compacted_are_no_others_rows(tmp_path: Path) -> None:
     run = begun(tmp_path)
     for number in (1, 2):

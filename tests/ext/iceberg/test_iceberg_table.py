@@ -557,6 +557,11 @@ def test_a_column_that_somebody_renamed_is_told_and_not_made_again(tmp_path: Pat
         update.rename_column("amount", "v")
     run.publish(2)
     assert keys(run) == [1, 2]
+    with table_of(run).update_schema() as update:
+        update.delete_column("v")
+    run.batch([(3, 3)])
+    with pytest.raises(InvalidRequest, match="column 'v', which earlier rows of the sink have, is gone"):
+        run.publish(3)
 
 
 def test_text_that_is_no_schema_is_damage() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.plain_files import PlainFiles
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, SinkNames
@@ -164,6 +165,11 @@ class Version(ABC):
         return newest.model_copy(update=dict(NOTHING_SHOWN) if shown is None else shown.shown)
 
     @property
+    def shown(self) -> State | None:
+        """Newest state of this sink that readers see, whatever others committed since."""
+        return self._looked.shown
+
+    @property
     def position(self) -> SinkPosition | None:
         """The same in the port's words."""
         return None if self.mark is None else self.mark.position()
@@ -255,6 +261,16 @@ class Version(ABC):
             return None
         state = self.state(known)
         return known, state.did if state is not None else "expired"
+
+
+def refuse_gone(place: str, added: Iterable[str], had: Collection[str]) -> None:
+    """Raise InvalidRequest for a column that the sink's rows in a table had, and which is to be made again."""
+    if gone := next((name for name in added if name in had), None):
+        raise InvalidRequest(
+            f"column {gone!r}, which earlier rows of the sink have, is gone from table {place}: it was renamed or "
+            "dropped, and would be made again without their values. Give it its name again, add it, or write to "
+            "another table"
+        )
 
 
 def _chain(states: dict[int, State], number: int | None) -> Iterator[State]:
