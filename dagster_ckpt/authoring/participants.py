@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
-QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late"})
+QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error"})
 """Settings of a decorator that are the participant's."""
 
 
@@ -59,6 +59,8 @@ def take_participant(fn: Callable[..., Any], uid: str, settings: dict[str, Any])
     Raises InvalidRequest for impossible ones.
     """
     given = {name: settings.pop(name) for name in sorted(QUARANTINE_SETTINGS & settings.keys())}
+    if given.get("on_error") == "fail":  # as without it
+        del given["on_error"]
     if not given:
         return None
     make = extension(PARTICIPANTS, "quarantine")

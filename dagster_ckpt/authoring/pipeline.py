@@ -35,7 +35,7 @@ def chaining_of(stage: StageDefinition) -> Chaining:
     alone = (
         (not stage.chain, "has chain=False"),
         (bool(limit), f"has max_entries_per_trigger={limit}"),
-        (stage.participant is not None and stage.participant.rereads, "reads late rows once more"),
+        (stage.participant is not None and stage.participant.rereads, "may read its input once more"),
     )
     return Chaining(
         leaves_reader=next((why for is_so, why in apart if is_so), ""),

@@ -50,6 +50,7 @@ class StageSettings(_Judged, total=False):
     """Further settings of ``@spark_stage``."""
 
     max_entries_per_trigger: int
+    on_error: Literal["fail", "quarantine"]
 
 
 class SinkSettings(_ForAll, total=False):

@@ -262,6 +262,11 @@ _SETTINGS = {
 def _define(
     fn: Callable[..., DataFrame], role: StageRole, uid: str, settings: dict[str, Any]
 ) -> StageDefinition:
+    if "on_error" in settings and role is not StageRole.STAGE:
+        raise InvalidRequest(
+            f"{role} {fn.__name__!r} has on_error, and only a stage's input can be read again: put it on a "
+            "@spark_stage between a source that returns what it reads as it is and the sinks"
+        )
     refuse_unknown(settings, _SETTINGS[role], of=f"@spark_{role} {fn.__name__!r}")
     names = list(inspect.signature(fn).parameters)
     inputs = tuple(name for name in names if name not in ("spark", "context"))
@@ -344,7 +349,8 @@ def spark_stage(
             SQL conditions on the rows the stage returns, each with ``warn``, ``drop``, ``quarantine`` or ``fail``;
             ``at_most="1 %"`` (or a number): rows of one checkpoint that may break one; more turn its asset check red,
             with ``beyond="fail"`` the checkpoint fails; ``late="keep"``: rows that its watermark drops go to its
-            quarantine.
+            quarantine; ``on_error="quarantine"``: so do rows that cannot be processed, or that the tables behind the
+            stage cannot hold, and the others go on.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -1,4 +1,4 @@
-"""Expectations of a stage, ``expect={"amount > 0": "quarantine"}``: what is asked of the rows it returns."""
+"""Expectations of a stage, ``expect={"amount > 0": "quarantine"}``, and ``on_error``: what is asked of its rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dagster_ckpt.errors import InvalidRequest
 
 MOST_CONDITIONS = 62
 """A verdict is a number of Spark's, one bit for each condition."""
+PROCESSED, HELD = "can be processed", "tables can hold it"
+"""Conditions of ``on_error="quarantine"``, as counts and the quarantine name them."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -51,11 +53,13 @@ class Expectations(StageParticipant):
     """A checkpoint with more of them fails; else its check is red."""
     keeps_late: bool = False
     """Rows that a watermark drops are quarantined; else they are only counted."""
+    keeps_errors: bool = False
+    """Rows that cannot be processed, or that no table can hold, go to the quarantine."""
 
     @property
     def judges(self) -> tuple[str, ...]:
         """The conditions."""
-        return tuple(one.sql for one in self.conditions)
+        return (*(one.sql for one in self.conditions), *((PROCESSED, HELD) if self.keeps_errors else ()))
 
     @property
     def limit(self) -> str:
@@ -66,7 +70,7 @@ class Expectations(StageParticipant):
     def table(self) -> str:
         """Table of the quarantine; empty: no condition quarantines."""
         is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
-        return f"quarantine/{self.uid}" if is_needed or self.keeps_late else ""
+        return f"quarantine/{self.uid}" if is_needed or self.keeps_late or self.keeps_errors else ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -75,8 +79,8 @@ class Expectations(StageParticipant):
 
     @property
     def rereads(self) -> bool:
-        """Late rows are gone from what the stage returns."""
-        return self.keeps_late
+        """Late rows, and those that cannot be processed, are gone from what the stage returns."""
+        return self.keeps_late or self.keeps_errors
 
 
 def expectations_of(
@@ -84,9 +88,9 @@ def expectations_of(
 ) -> Expectations:
     """Return the expectations of a stage's settings. Raises InvalidRequest for impossible ones."""
     name = repr(fn.__name__)
-    keeps_late = _late(name, settings)
-    expect = settings.get("expect", {} if settings.keys() == {"late"} else None)
-    if not isinstance(expect, Mapping) or not (expect or keeps_late):
+    keeps_late, keeps_errors = _late(name, settings), _keeps_errors(name, settings)
+    expect = settings.get("expect", {} if keeps_late or keeps_errors else None)
+    if not isinstance(expect, Mapping) or not (expect or keeps_late or keeps_errors):
         raise InvalidRequest(
             f"{name} has expect={expect!r}: give conditions in SQL with what becomes of a row that breaks one, "
             'expect={"amount > 0": "quarantine"}'
@@ -106,6 +110,7 @@ def expectations_of(
         at_most=_at_most(name, settings.get("at_most")),
         fails=_fails(name, settings),
         keeps_late=keeps_late,
+        keeps_errors=keeps_errors,
     )
 
 
@@ -114,6 +119,13 @@ def _late(name: str, settings: Mapping[str, Any]) -> bool:
     if late not in ("count", "keep"):
         raise InvalidRequest(f"{name} has late={late!r}: give count or keep")
     return bool(late == "keep")
+
+
+def _keeps_errors(name: str, settings: Mapping[str, Any]) -> bool:
+    on_error = settings.get("on_error", "fail")
+    if on_error not in ("fail", "quarantine"):
+        raise InvalidRequest(f"{name} has on_error={on_error!r}: give fail or quarantine")
+    return bool(on_error == "quarantine")
 
 
 def _condition(name: str, sql: Any, action: Any) -> Condition:

@@ -14,15 +14,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import islice
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.expectations import Action, Condition, Expectations
-from dagster_ckpt.ext.quarantine.kept_rows import kept_again, kept_rows
+from dagster_ckpt.ext.quarantine.expectations import HELD, PROCESSED, Action, Condition, Expectations
+from dagster_ckpt.ext.quarantine.kept_rows import KeptRows
 from dagster_ckpt.ext.quarantine.late_rows import LateRows
+from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
 from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
 from dagster_ckpt.ext.quarantine.verdicts import (
     VERDICT,
@@ -33,10 +35,12 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     verdict_sql,
 )
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
-from dagster_ckpt.spark.channel.sink import CODEC, write_staged
+from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
+from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_staged
 from dagster_ckpt.spark.exchange.mounts import exchange_of
-from dagster_ckpt.spark.files import DataFile, remove_files, spark_uri
+from dagster_ckpt.spark.files import DataFile, remove_files, spark_path, spark_uri
 from dagster_ckpt.spark.sink.committables import committable_paths
+from dagster_ckpt.spark.sink.judge import broken
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts, note, total_through
 
 if TYPE_CHECKING:
@@ -51,22 +55,28 @@ _EXAMPLES = 3
 
 
 class JudgedRows:
-    """Writer of the batches of a stage that has conditions."""
+    """Writer of the batches of a stage that has conditions, or keeps rows that cannot be processed."""
 
     def __init__(self, expectations: Expectations, context: ParticipantContext) -> None:
         self._expectations = expectations
         self._conditions = expectations.conditions
+        self._ahead: Sequence[RuleAhead] = ()
         self._uid, self._directory = context.stage.uid, context.directory
         self._schema = context.frame.schema
         refuse_impossible(f"stage {self._uid!r}", self._conditions, context.frame)
         self._refuse_remote()
+        self._poisoned = None
+        if expectations.keeps_errors:
+            self._ahead = context.rules_ahead()
+            self._conditions = (*self._conditions, Condition(HELD, Action.QUARANTINE))
+            self._poisoned = PoisonedRows(context, self._judged)
+        self._kept = KeptRows(context, self._conditions, self._ahead)
         self._keep = None
         if expectations.table:
-            nothing = context.frame.sparkSession.createDataFrame([], self._schema)
-            self._keep = context.keep(self._kept(nothing.selectExpr("*", f"0L AS {VERDICT}"), BatchId(0)))
+            self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
         self._requeue = context.requeue
-        self._requeuing = Requeuing(self._conditions, self._schema, context)
+        self._requeuing = Requeuing(self._conditions, self._judged, self._schema, context)
 
     def _refuse_remote(self) -> None:
         if exchange_of(self._directory.log) is not None:
@@ -78,7 +88,39 @@ class JudgedRows:
     def write(self, frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) -> tuple[DataFile, ...]:
         """Write a batch apart by verdict; keep what is quarantined, and return the files of what goes on."""
         frame.sparkSession.conf.set(_CONCURRENT_WRITERS, _WRITERS)
-        judged = frame.selectExpr("*", f"{verdict_sql(self._conditions)} AS {VERDICT}")
+        if self._poisoned is None:
+            return self._write(frame, (), folder, root, batch_id)
+
+        def write(rows: DataFrame, poisoned: Sequence[PoisonedRow]) -> tuple[DataFile, ...]:
+            shutil.rmtree(folder, ignore_errors=True)  # of a try that has failed
+            return self._write(rows, poisoned, folder, root, batch_id)
+
+        return self._poisoned.carry_out(write, frame, batch_id)
+
+    def replay(self, frame: DataFrame) -> None:
+        """Run a batch that is in the log, unless its rows leave no state: one of them may fail."""
+        if self._poisoned is None:
+            run_only(frame)
+
+    def _judged(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        asked = self._expectations.conditions
+        verdict = f.expr(verdict_sql(asked))
+        if self._ahead:
+            wrong = reduce(or_, (f.coalesce(broken(frame, one.rule), f.lit(False)) for one in self._ahead))
+            verdict = verdict.bitwiseOR(f.when(wrong, 1 << len(asked)).otherwise(0).cast("bigint"))
+        return frame.select("*", verdict.alias(VERDICT))
+
+    def _write(
+        self,
+        frame: DataFrame,
+        poisoned: Sequence[PoisonedRow],
+        folder: Path,
+        root: Path,
+        batch_id: BatchId,
+    ) -> tuple[DataFile, ...]:
+        judged = self._judged(frame)
         kinds = by_verdict(write_staged(judged, folder, root, partition_by=(VERDICT,), codec=CODEC))
         of_action = {verdict: action_on(broken_by(verdict, self._conditions)) for verdict in kinds}
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
@@ -91,9 +133,9 @@ class JudgedRows:
         pending, session = self._requeue(), frame.sparkSession
         late = 0 if self._late is None else self._late.write(session, folder, root, batch_id)
         taken = self._requeuing.take(session, folder, root, before, pending)
-        self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late)
+        self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late, poisoned=poisoned)
         known = () if pending is None else tuple(one.order_id for one in pending.orders)
-        self._count(kinds, batch_id, before, known, taken=taken, late=late)
+        self._count(kinds, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
         passed = [(f"{v}-", kinds[v]) for v, action in of_action.items() if action in (None, Action.WARN)]
         return _moved_up([*passed, ("again-", taken.passed)], folder, root)
 
@@ -106,26 +148,30 @@ class JudgedRows:
         *,
         taken: RequeuedRows,
         late: int,
+        poisoned: Sequence[PoisonedRow],
     ) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
         remove_files(committable_paths(self._directory.root, [batch_id]))
-        found = [self._kept(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
+        found = [self._kept.refused(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
         if self._late is not None and late:
             found.append(self._late.kept(frame.sparkSession, folder, self._schema, batch_id))
+        if poisoned:
+            found.append(self._kept.poisoned(frame.sparkSession, poisoned, batch_id))
         if taken.rows:
-            found.append(kept_again(taken, self._schema.names, self._conditions, self._uid, batch_id))
-        if self._keep is not None and found:
-            self._keep(reduce(lambda one, other: one.unionByName(other), found), batch_id)
+            found.append(self._kept.again(taken, batch_id))
+        if self._keep is not None and found:  # all batches have the same columns, whatever is in them
+            whole = self._kept.none(frame.sparkSession)
+            self._keep(
+                reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found, whole),
+                batch_id,
+            )
 
     def _refused(self, frame: DataFrame, folder: Path, verdicts: Sequence[int]) -> DataFrame:
         from pyspark.sql.types import LongType, StructField, StructType
 
         schema = StructType([*self._schema.fields, StructField(VERDICT, LongType())])
-        places = [spark_uri(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
+        places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
         return frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
-
-    def _kept(self, rows: DataFrame, batch_id: BatchId) -> DataFrame:
-        return kept_rows(rows, self._schema.names, self._conditions, self._uid, batch_id)
 
     def _count(
         self,
@@ -136,14 +182,17 @@ class JudgedRows:
         *,
         taken: RequeuedRows,
         late: int,
+        poisoned: int,
     ) -> None:
         """Note the totals; ``known``: orders to requeue that the record has, of which the taken ones are told."""
         rows = Counter({verdict: sum(file.rows for file in files) for verdict, files in kinds.items()})
         rows.update(taken.verdicts)
-        broken: Counter[str] = Counter({one.sql: 0 for one in self._conditions})
+        found: Counter[str] = Counter(dict.fromkeys(self._expectations.judges, 0))
         for verdict, number in rows.items():
             for one in broken_by(verdict, self._conditions):
-                broken[one.sql] += number
+                found[one.sql] += number
+        if poisoned:
+            found[PROCESSED] = poisoned
         changes = {
             "at_most": self._expectations.at_most,
             "fails": self._expectations.fails,
@@ -152,8 +201,8 @@ class JudgedRows:
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
             "requeued_in": batch_id if taken.rows else before.requeued_in,
         }
-        judged = rows.total() if self._conditions else 0
-        totals = before.plus(judged, rows.total() - rows[0], broken)
+        judged = rows.total() + poisoned if self._conditions else 0
+        totals = before.plus(judged, rows.total() - rows[0] + poisoned, found)
         note(self._directory, batch_id, totals.model_copy(update=changes))
 
     def _failed(self, kinds: Kinds, root: Path, batch_id: BatchId) -> str:

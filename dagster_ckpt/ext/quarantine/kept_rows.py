@@ -3,90 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.ids import BatchId, StageUid
-from dagster_ckpt.ext.quarantine.expectations import Action, Condition
+from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
+from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
-from dagster_ckpt.ext.quarantine.verdicts import VERDICT
+from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT
+from dagster_ckpt.spark.attempt.participant import ParticipantContext
+from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
+from dagster_ckpt.spark.quoting import quoted
+from dagster_ckpt.spark.sink.judge import broken
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
-"""Times to the microsecond, and every column."""
 NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
 """Ids of a batch lie side by side: a publish that replaces rows looks into few files."""
+_QUARANTINED = "quarantined"
 
 
-def kept_rows(
-    rows: DataFrame, names: Sequence[str], conditions: Sequence[Condition], uid: StageUid, batch: BatchId
-) -> DataFrame:
-    """Return the quarantine's rows of a stage's, which have their verdicts; ``names``: the stage's columns."""
-    from pyspark.sql import functions as f
+class KeptRows:
+    """Rows of one stage as its quarantine has them."""
 
-    _, led_here, broken = _broken(conditions)
-    return rows.select(
-        f.expr(NEW_ID).alias("id"),
-        f.lit("quarantined").alias("state"),
-        led_here.alias("condition"),
-        broken.alias("conditions"),
-        *_row(names, uid, batch),
-        f.lit(1).cast("bigint").alias("tries"),
-    )
+    def __init__(
+        self, context: ParticipantContext, conditions: Sequence[Condition], ahead: Sequence[RuleAhead]
+    ) -> None:
+        self._uid, self._schema = context.stage.uid, context.frame.schema
+        self._conditions, self._ahead, self._own = conditions, ahead, context.own_rules()
 
+    def none(self, spark: SparkSession) -> DataFrame:
+        """Return no rows, of all columns."""
+        nothing = spark.createDataFrame([], self._schema).selectExpr("*", f"0L AS {VERDICT}")
+        return self.refused(nothing, BatchId(0)).unionByName(self.poisoned(spark, (), BatchId(0)))
 
-def kept_again(
-    taken: RequeuedRows, names: Sequence[str], conditions: Sequence[Condition], uid: StageUid, batch: BatchId
-) -> DataFrame:
-    """Return the quarantine's rows of those that were judged again: each takes the place of what it was."""
-    from pyspark.sql import functions as f
+    def refused(self, rows: DataFrame, batch: BatchId) -> DataFrame:
+        """Return the quarantine's rows of a stage's, which have their verdicts."""
+        from pyspark.sql import functions as f
 
-    assert taken.judged is not None
-    before, stays = f.col(KEPT_BEFORE), f.lit(False)
-    state = f.lit("requeued")
-    for verdict in taken.verdicts:
-        outcome, is_it = outcome_of(verdict, conditions), f.col(VERDICT) == verdict
-        state = f.when(is_it, f.lit(outcome)).otherwise(state)
-        stays = (stays | is_it) if outcome == "quarantined" else stays
-    must_not_be, led_here, broken = _broken(conditions)
-    return taken.judged.select(
-        before["id"].alias("id"),
-        state.alias("state"),
-        f.when(stays, f.coalesce(led_here, must_not_be)).otherwise(before["condition"]).alias("condition"),
-        f.when(stays, broken).otherwise(before["conditions"]).alias("conditions"),
-        *_row(names, uid, batch),
-        (before["tries"] + 1).alias("tries"),
-    )
+        _, led_here, all_broken = self._broken()
+        return rows.select(
+            f.expr(NEW_ID).alias("id"),
+            f.lit(_QUARANTINED).alias("state"),
+            led_here.alias("condition"),
+            all_broken.alias("conditions"),
+            self._error(rows).alias("error"),
+            f.lit(None).cast("string").alias("input"),
+            *self._row(rows),
+            *self._origin(batch),
+            f.lit(1).cast("bigint").alias("tries"),
+        )
 
+    def poisoned(self, spark: SparkSession, rows: Sequence[PoisonedRow], batch: BatchId) -> DataFrame:
+        """Return the quarantine's rows of a stage's input that cannot be processed."""
+        from pyspark.sql import functions as f
 
-def _broken(conditions: Sequence[Condition]) -> tuple[Column, Column, Column]:
-    """Return the first broken condition that must hold, the first that quarantines, and all broken ones."""
-    from pyspark.sql import functions as f
+        made = [(one.error.name, [one.error.name], one.error.said, str(one.channel), one.row) for one in rows]
+        columns = "condition STRING, conditions ARRAY<STRING>, error STRING, input STRING, row STRING"
+        return spark.createDataFrame(made, columns).select(
+            f.expr(NEW_ID).alias("id"),
+            f.lit(_QUARANTINED).alias("state"),
+            "*",
+            f.lit(None).cast(self._schema).alias("columns"),
+            *self._origin(batch),
+            f.lit(1).cast("bigint").alias("tries"),
+        )
 
-    broken = [
-        f.when(f.col(VERDICT).bitwiseAND(1 << bit) != 0, f.lit(one.sql)) for bit, one in enumerate(conditions)
-    ]
+    def again(self, taken: RequeuedRows, batch: BatchId) -> DataFrame:
+        """Return the quarantine's rows of those that were judged again: each takes the place of what it was."""
+        from pyspark.sql import functions as f
 
-    def first(action: Action) -> Column:
-        of_action = [one for one, c in zip(broken, conditions, strict=True) if c.action is action]
-        return f.coalesce(*of_action, f.lit(None).cast("string"))
+        assert taken.judged is not None
+        before, stays = f.col(KEPT_BEFORE), f.lit(False)
+        state = f.lit("requeued")
+        for verdict in taken.verdicts:
+            outcome, is_it = outcome_of(verdict, self._conditions), f.col(VERDICT) == verdict
+            state = f.when(is_it, f.lit(outcome)).otherwise(state)
+            stays = (stays | is_it) if outcome == _QUARANTINED else stays
+        must_not_be, led_here, all_broken = self._broken()
+        return taken.judged.select(
+            before["id"].alias("id"),
+            state.alias("state"),
+            f.when(stays, f.coalesce(led_here, must_not_be))
+            .otherwise(before["condition"])
+            .alias("condition"),
+            f.when(stays, all_broken).otherwise(before["conditions"]).alias("conditions"),
+            self._error(taken.judged).alias("error"),
+            f.lit(None).cast("string").alias("input"),
+            *self._row(taken.judged),
+            *self._origin(batch),
+            (before["tries"] + 1).alias("tries"),
+        )
 
-    return (
-        first(Action.FAIL),
-        first(Action.QUARANTINE),
-        f.array_compact(f.array(*broken)).cast("array<string>"),
-    )
+    def _broken(self) -> tuple[Column, Column, Column]:
+        """Return the first broken condition that must hold, the first that quarantines, and all broken ones."""
+        from pyspark.sql import functions as f
 
+        which = [f.when(self._is_broken(one), f.lit(one.sql)) for one in self._conditions]
 
-def _row(names: Sequence[str], uid: StageUid, batch: BatchId) -> list[Column]:
-    from pyspark.sql import functions as f
+        def first(action: Action) -> Column:
+            of_action = [one for one, c in zip(which, self._conditions, strict=True) if c.action is action]
+            return f.coalesce(*of_action, f.lit(None).cast("string"))
 
-    whole = f.struct(*[f.col(f"`{name.replace('`', '``')}`") for name in names])
-    return [
-        f.to_json(whole, AS_JSON).alias("row"),
-        whole.alias("columns"),
-        f.lit(str(uid)).alias("stage"),
-        f.lit(int(batch)).cast("bigint").alias("batch"),
-        f.current_timestamp().alias("at"),
-    ]
+        whole = f.array_compact(f.array(*which)).cast("array<string>")
+        return first(Action.FAIL), first(Action.QUARANTINE), whole
+
+    def _is_broken(self, condition: Condition) -> Column:
+        from pyspark.sql import functions as f
+
+        return f.col(VERDICT).bitwiseAND(1 << self._conditions.index(condition)) != 0
+
+    def _error(self, rows: DataFrame) -> Column:
+        """Return which rule of which table a row breaks, where it breaks one of a table behind the stage."""
+        from pyspark.sql import functions as f
+
+        said = [f.when(broken(rows, one.rule), f.lit(one.said)) for one in self._ahead]
+        is_meant = [self._is_broken(one) for one in self._conditions if one.sql == HELD]
+        return f.when(reduce(or_, is_meant, f.lit(False)), f.coalesce(*said, f.lit(None).cast("string")))
+
+    def _row(self, rows: DataFrame) -> list[Column]:
+        from pyspark.sql import functions as f
+
+        whole = f.struct(*(f.col(quoted(name)) for name in self._schema.names))
+        wrong = [f.coalesce(broken(rows, rule), f.lit(False)) for rule in self._own]
+        held = f.when(~reduce(or_, wrong), whole) if wrong else whole
+        return [f.to_json(whole, AS_JSON).alias("row"), held.alias("columns")]
+
+    def _origin(self, batch: BatchId) -> list[Column]:
+        from pyspark.sql import functions as f
+
+        return [
+            f.lit(str(self._uid)).alias("stage"),
+            f.lit(int(batch)).cast("bigint").alias("batch"),
+            f.current_timestamp().alias("at"),
+        ]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.kept_rows import AS_JSON, NEW_ID
+from dagster_ckpt.ext.quarantine.kept_rows import NEW_ID
+from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.files import spark_uri
@@ -128,7 +129,7 @@ class LateRows:
 
     def _below(self, spark: SparkSession, batch: BatchId | None) -> DataFrame:
         """Return the rows that come to the operator in a batch; None: its columns alone."""
-        made = self.context.as_batch(spark, batch)
+        made = self.context.function(spark, self.context.input_of(batch).whole(spark))
         nodes = [one for one in nodes_of(analyzed_plan(made)) if one.getClass().getSimpleName() == self.kind]
         if len(nodes) != 1:
             raise _refused(self.context, "its function makes another plan of rows that do not stream")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, selected
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
-from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, by_verdict, verdict_sql
+from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, by_verdict
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.files import DataFile, spark_uri
@@ -56,6 +56,8 @@ class Requeuing:
     """Takes rows of a stage's quarantine back."""
 
     conditions: tuple[Condition, ...]
+    judged: Callable[[DataFrame], DataFrame]
+    """Returns rows with their verdicts."""
     schema: StructType
     """Columns that the stage returns today."""
     context: ParticipantContext
@@ -81,7 +83,7 @@ class Requeuing:
                 f"nothing of the quarantine of stage {self.context.stage.uid} is requeued: {error}"
             )
             return RequeuedRows(orders=done)
-        judged = found.selectExpr("*", f"{verdict_sql(self.conditions)} AS {VERDICT}")
+        judged = self.judged(found)
         written = write_staged(judged, folder / _FOLDER, root, partition_by=(VERDICT,), codec=CODEC)
         verdicts = Counter({v: sum(one.rows for one in files) for v, files in by_verdict(written).items()})
         if not verdicts:

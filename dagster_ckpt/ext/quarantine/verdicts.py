@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 VERDICT = "_dagster_ckpt_verdict"
 """Column of verdicts while a batch is written: the folders that its rows lie in are called by it."""
 
+AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
+"""Form of rows that are kept as text: times to the microsecond, and every column."""
+
 
 def verdict_sql(conditions: Sequence[Condition]) -> str:
     """Return the verdict on a row as an SQL expression of type BIGINT."""

@@ -15,5 +15,6 @@
 | ``stage_query`` | a stage as a running query |
 | ``table_clean_up`` | removal of table files nothing restorable needs |
 | ``source_batch`` | what a source is told when it decides where barriers fall |
+| ``rules_ahead`` | what the tables behind a stage cannot hold |
 | ``participant`` | the port of what writes a stage's batches in its place |
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,8 +13,11 @@ from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.json_text import parse_json
+from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
+from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import DataFile, replace_whole
+from dagster_ckpt.spark.sink.accepts import RowRule
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
@@ -71,6 +74,9 @@ class BatchFiles(Protocol):
         Called again for a batch whose entry is not in the log: what the first try has kept is not there then.
         """
 
+    def replay(self, frame: DataFrame) -> None:
+        """Run a batch whose entry is in the log, for the state that it leaves."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParticipantContext:
@@ -82,8 +88,14 @@ class ParticipantContext:
     """The rows that the stage returns."""
     keep: Callable[[DataFrame], Callable[[DataFrame, int], None]]
     """Return, for rows of this schema, the function that prepares a batch of them for the participant's table."""
-    as_batch: Callable[[SparkSession, BatchId | None], DataFrame]
-    """Return what the functions make of a micro-batch's input, as rows that do not stream; None: of no rows."""
     requeue: Callable[[], Requeue | None]
     """Return what is to be put through the stage again; None: nothing."""
+    function: Callable[[SparkSession, Sequence[DataFrame]], DataFrame]
+    """Return the rows that the stage's function makes of other inputs, which may be no streams."""
+    input_of: Callable[[BatchId | None], BatchInput]
+    """Return the input of a planned batch, to be read again; None: one without rows."""
+    rules_ahead: Callable[[], Sequence[RuleAhead]]
+    """Return the rules of the tables behind the stage, for its rows."""
+    own_rules: Callable[[], Sequence[RowRule]]
+    """Return the rules of the participant's own table for them."""
     warn: Callable[[str], None]

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
-from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
+from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext, Requeue, plan_empty_batch
+from dagster_ckpt.spark.attempt.rules_ahead import rules_ahead
 from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
+from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import Which, channel_positions, names_of_inputs
+from dagster_ckpt.spark.channel.positions import names_of_inputs
 from dagster_ckpt.spark.channel.release import Release
-from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
-from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.plan.chains import ChainOfFrames, renamed
 from dagster_ckpt.spark.plan.errors import understood
 from dagster_ckpt.spark.plan.files import no_files_yet
@@ -39,7 +39,7 @@ from dagster_ckpt.spark.plan.sources import refuse_clean_source
 from dagster_ckpt.spark.plan.tree import has_processing_timers
 from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark.snapshot.capture import read_offsets
+from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.source.positions import note_topics
 
 if TYPE_CHECKING:
@@ -103,23 +103,10 @@ class StageArguments:
     hooks: Mapping[str, Any] = field(default_factory=dict)
 
 
-def call_stage(
-    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
-) -> DataFrame:
-    """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
-    frame = call_function(stage, spark, inputs, arguments)
-    if not getattr(frame, "isStreaming", False):
-        raise InvalidRequest(
-            f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
-            "use spark.readStream in a source, and only streaming operators on inputs"
-        )
-    return frame
-
-
 def call_function(
     stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
 ) -> DataFrame:
-    """Return the frame a stage's function makes of its inputs, streams or not."""
+    """Return the frame that a stage's function makes of its inputs, streams or not."""
     given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
     if stage.takes_spark:
         given["spark"] = spark
@@ -133,6 +120,19 @@ def call_function(
         )
     with session_settings(spark, stage.conf):
         return stage.fn(**given)
+
+
+def call_stage(
+    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
+) -> DataFrame:
+    """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
+    frame = call_function(stage, spark, inputs, arguments)
+    if not getattr(frame, "isStreaming", False):
+        raise InvalidRequest(
+            f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
+            "use spark.readStream in a source, and only streaming operators on inputs"
+        )
+    return frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +152,8 @@ class StageQuery:
     """Told of what is no error and may be a mistake."""
     requeue: Callable[[StageUid], Requeue | None] = _nothing_again
     """Rows of a stage's own table that are to go through it again; None: none are."""
+    sink_of: Callable[[StageUid], Sink] | None = None
+    """Returns a stage's sink; None: nothing is asked of sinks ahead."""
     compare: Callable[..., None] = check_plan
     """Compares the query's plan with the one that its state was made by (``check_plan``)."""
 
@@ -311,38 +313,6 @@ class StageQuery:
             max_entries=self._definition(reader).max_entries_per_trigger or None,
         )
 
-    def _as_batch(self, spark: SparkSession, batch: BatchId | None) -> DataFrame:
-        """Return the rows that the query's functions make of the input of a planned batch, which do not stream."""
-        if not self.pipeline.upstream[self.uid]:
-            raise InvalidRequest(f"{self.uid!r} reads a source, and only a channel is read twice")
-        frames: dict[StageUid, DataFrame] = {}
-        for uid in self.pipeline.members(self.uid):
-            inputs = self.pipeline.authored.upstream[uid]
-            given = [frames[one] if one in frames else self._read_again(spark, one, batch) for one in inputs]
-            frames[uid] = call_function(self._definition(uid), spark, given, self._arguments(uid))
-        return frames[self.uid]
-
-    def _read_again(self, spark: SparkSession, upstream: StageUid, batch: BatchId | None) -> DataFrame:
-        """Return the rows of an input's channel that a planned batch reads; None: no rows."""
-        log = ChannelLog(self.attempt.stage(upstream).log)
-        schema = parsed_schema(log.read_schema())
-        files: list[str] = []
-        if batch is not None:
-            end, furthest = (self._position(upstream, batch, which) for which in (min, max))
-            start = log.start if batch == 0 else self._position(upstream, BatchId(batch - 1), min)
-            if end != furthest:
-                raise InvalidRequest(
-                    f"stage {self.uid!r} reads {upstream!r} twice, each time another part of it"
-                )
-            entries = log.files_between(start, end)
-            files = [spark_uri(log.directory / file.name) for entry in entries for file in entry.files]
-        reader = spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
-        return reader.parquet(*files) if files else spark.createDataFrame([], schema)
-
-    def _position(self, upstream: StageUid, batch: BatchId, which: Which) -> LogPosition:
-        offsets = read_offsets(self.directory.query, batch)
-        return channel_positions(offsets, names_of_inputs(self.pipeline, self.uid), which)[upstream]
-
     def _checked(self, write: BatchWriter) -> BatchWriter:
         """Return ``write``, which looks at names of files first, and once at what Spark says when it plans a batch."""
         first = iter([True])
@@ -362,17 +332,33 @@ class StageQuery:
         participant = self.stage.participant
         if participant is None:
             return ChannelSink(self.log, frame.schema, marked=marked)
-        context = ParticipantContext(
-            stage=self.stage,
+        files: BatchFiles = participant.open(self._participant_context(frame))
+        return ChannelSink(self.log, frame.schema, marked=marked, write=files.write, replay=files.replay)
+
+    def _participant_context(self, frame: DataFrame) -> ParticipantContext:
+        stage, sink_of = self.stage, self.sink_of
+        return ParticipantContext(
+            stage=stage,
             directory=self.directory,
             frame=frame,
-            keep=lambda rows: self.table_writer(self.stage, self.directory, rows),
-            as_batch=self._as_batch,
+            keep=lambda rows: self.table_writer(stage, self.directory, rows),
             requeue=lambda: self.requeue(self.uid),
+            function=lambda spark, inputs: call_function(stage, spark, inputs, self.arguments),
+            input_of=self._input_of,
+            rules_ahead=lambda: rules_ahead(self.pipeline, self.uid, frame, sink_of) if sink_of else (),
+            own_rules=lambda: sink_of(self.uid).accepts.rules(frame.schema.json()) if sink_of else (),
             warn=self.warn,
         )
-        files: BatchFiles = participant.open(context)
-        return ChannelSink(self.log, frame.schema, marked=marked, write=files.write)
+
+    def _input_of(self, batch: BatchId | None) -> BatchInput:
+        channels, logs = self.pipeline.upstream[self.uid], self.input_logs()
+        if not channels:
+            raise InvalidRequest(f"{self.uid!r} reads a source, and only a channel is read twice")
+        if batch is None:
+            return BatchInput(channels=channels, logs=logs)
+        return BatchInput.of(
+            channels, logs, names_of_inputs(self.pipeline, self.uid), self.directory.query, batch
+        )
 
     def _batch_writer(self, frame: DataFrame) -> BatchWriter:
         if self.stage.role is not StageRole.SINK:

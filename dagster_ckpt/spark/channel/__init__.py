@@ -10,6 +10,7 @@
 | ``source`` | a channel log as a Spark source |
 | ``sink`` | micro-batches into a channel log |
 | ``positions`` | how far a stage has read its inputs, from Spark's commit log |
+| ``batch_input`` | the rows of one micro-batch's input, read again |
 | ``in_flight`` | the in-flight data of an unaligned checkpoint: stored, and put back |
 | ``restore`` | a log restored: it begins where the snapshot left it |
 """

@@ -47,7 +47,8 @@ class ChannelSink:
     """The function to hand to ``DataStreamWriter.foreachBatch`` of a stage that has a channel log.
 
     Raises InvalidRequest at once when the stage produces a column that a channel cannot carry. ``marked``: as
-    ``channel_schema_json`` has it. ``write``: writes a batch's files, as ``BatchFiles`` has it.
+    ``channel_schema_json`` has it. ``write``: writes a batch's files, as ``BatchFiles`` has it; ``replay``: runs
+    a batch that is in the log.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class ChannelSink:
         *,
         marked: bool = False,
         write: Callable[[DataFrame, Path, Path, BatchId], tuple[DataFile, ...]] = _as_they_are,
+        replay: Callable[[DataFrame], None] | None = None,
     ) -> None:
         schema_json = channel_schema_json(schema, marked=marked)
         arrow_schema(parsed_schema(schema_json))
         log.write_schema(schema_json)
         self._log = log
         self._write = write
+        self._replay = replay or run_only
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Stage and append one micro-batch; the second try of a batch that is in the log appends nothing."""
@@ -72,7 +75,7 @@ class ChannelSink:
         """Stage and append one micro-batch, and tell whether the log had it already."""
         there = self._log.find_batch(batch_id)
         if there is not None:
-            run_only(frame)
+            self._replay(frame)
             return there
         folder = self._log.data_folder / batch_folder_name(batch_id)
         files = self._write(frame, folder, self._log.directory, batch_id)

@@ -24,7 +24,7 @@ from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
-from dagster_ckpt.spark.channel.log import Outdated
+from dagster_ckpt.spark.channel.log import ChannelLog, Outdated
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
@@ -132,10 +132,7 @@ class EpochRun:
         The entries of the last epoch stay, so that a query that is started again may look at its last batch.
         """
         for uid in self.pipeline.stages:
-            query = StageQuery(
-                pipeline=self.pipeline, uid=uid, attempt=self.attempt, table_writer=self.tables.writer
-            )
-            log = query.log
+            log = ChannelLog(self.attempt.stage(uid).log)
             earlier = [
                 at
                 for at, entry in log.entries(log.start)
@@ -207,6 +204,7 @@ class EpochRun:
             arguments=replace(arguments, hooks=self.hooks),
             warn=self.reporter.warn,
             requeue=lambda uid: Requeue.of(uid, self.coordinator.record, self.tables),
+            sink_of=self.tables.of,
             members={
                 one: replace(self.arguments_of(one), hooks=self.hooks)
                 for one in self.pipeline.members(uid)

@@ -9,6 +9,7 @@ import linecache
 import re
 import sysconfig
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,15 +93,59 @@ def _no_aggregation(stage: StageDefinition, name: str) -> str:
 
 def _from_python_worker(text: str, name: str) -> StageFailed | None:
     """Return the error of the user's own function in a batch, with the line of theirs."""
+    found = _raised_in_worker(text)
+    return StageFailed(f"{found[0]}: {found[1]} ({name}); {GOES_ON}") if found and found[0] else None
+
+
+def _raised_in_worker(text: str) -> tuple[str, str] | None:
+    """Return the user's line that raised in a Python worker, empty where none did, and what was raised."""
     _, found, trace = text.rpartition(_TRACEBACK)
     raised = _RAISED.search(trace) if found else None
-    frames = [frame for frame in _FRAME.finditer(trace) if not frame["file"].startswith(_LIBRARIES)]
-    if raised is None or not frames:
+    if raised is None:
         return None
-    own, said = frames[-1], _SQLSTATE.sub("", raised["said"]).strip()
+    said = _SQLSTATE.sub("", raised["said"]).strip()
+    frames = [frame for frame in _FRAME.finditer(trace) if not _is_of_library(frame["file"])]
+    if not frames:
+        return "", said
+    own = frames[-1]
     source = _source_of(trace, own)
     line = f", `{source}`" if source else ""
-    return StageFailed(f"{own['file']}:{own['line']} in {own['where']}{line}: {said} ({name}); {GOES_ON}")
+    return f"{own['file']}:{own['line']} in {own['where']}{line}", said
+
+
+def _is_of_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or file.endswith((".pyx", ".pxi"))  # which are relative to nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """Error that a row's values may be the reason of."""
+
+    name: str
+    """Class of a Python exception, or Spark's condition: ``ValueError``, ``CAST_INVALID_INPUT``."""
+    said: str
+    """A sentence: the user's line, and what was raised there."""
+
+
+_OF_WORKER = "org.apache.spark.api.python.PythonException", "exception was thrown from the Python worker"
+_ROW_STATES = re.compile(r"SQLSTATE: (?:22|39|P0)")
+"""Classes of SQL states: data exceptions, exceptions of functions, and those that a query raises itself."""
+
+
+def row_error(error: BaseException) -> RowError | None:
+    """Return the error of a row in a job's error; None: it says nothing of rows (memory, storage, a lost machine)."""
+    if isinstance(error, CheckpointError) or is_java_gone(error) or is_retryable_start(error):
+        return None
+    text = str(error)
+    if _OURS.search(text):
+        return None
+    if any(one in text for one in _OF_WORKER) and (raised := _raised_in_worker(text)):
+        line, said = raised
+        return RowError(said.partition(":")[0], f"{line}: {said}" if line else said)
+    conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
+    if not conditions or not _ROW_STATES.search(text, conditions[-1].start()):
+        return None
+    return RowError(conditions[-1]["code"], _SQLSTATE.sub("", conditions[-1]["said"]).strip())
 
 
 def _source_of(trace: str, frame: re.Match[str]) -> str:

@@ -13,6 +13,7 @@ from dagster_ckpt.spark.plan.tree import (
     definitions,
     expression,
     is_bounded_by,
+    is_source,
     is_streaming,
     kind_of,
     simple,
@@ -31,6 +32,18 @@ def with_state(plan: Tree) -> Iterator[Tree]:
     """Yield the nodes of a plan that keep state, in the order of the plan."""
     nothing = Names()
     return (node for node in walk(plan) if is_streaming(node) and _operator(node, nothing))
+
+
+_MAPS = ("MapInPandas", "MapInArrow", "PythonMapInArrow")
+_ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Join", "SubqueryAlias", "View", *_MAPS})
+_ROW_BY_ROW |= {"EventTimeWatermark", "Repartition", "RepartitionByExpression", "ResolvedHint"}
+
+
+def other_than_row_by_row(plan: Tree) -> str:
+    """Return an operator whose rows depend on several rows of a stream; empty: each row is processed by itself."""
+    keeping = {id(node) for node in with_state(plan)}
+    nodes = (node for node in walk(plan) if is_streaming(node) and not is_source(node))
+    return next((kind_of(n) for n in nodes if id(n) in keeping or kind_of(n) not in _ROW_BY_ROW), "")
 
 
 def watermarks_in(plan: Tree) -> list[str]:

@@ -64,26 +64,26 @@ class Judge:
             return frame
         from pyspark.sql import functions
 
-        broken = reduce(or_, (_broken(frame, rule) for rule in self.rules))
+        refused_by = reduce(or_, (broken(frame, rule) for rule in self.rules))
         refused = functions.raise_error(functions.lit(MARK)).cast("boolean")
-        return frame.where(functions.when(broken, refused).otherwise(True))
+        return frame.where(functions.when(refused_by, refused).otherwise(True))
 
 
-def _broken(frame: DataFrame, rule: RowRule) -> Column:
+def broken(frame: DataFrame, rule: RowRule) -> Column:
     """Return the rule as a column: whether text is UTF-8 is asked in full where it does not look like it."""
     from pyspark.sql import functions
 
-    broken = functions.expr(rule.broken)
+    asked = functions.expr(rule.broken)
     if not rule.text:
-        return broken
-    return may_be_no_utf8(frame.sparkSession, functions.expr(rule.text)) & broken
+        return asked
+    return may_be_no_utf8(frame.sparkSession, functions.expr(rule.text)) & asked
 
 
 def _sentence(place: str, rules: Sequence[RowRule], frame: DataFrame, batch_id: BatchId) -> str:
     """Return which rule a batch breaks, in how many rows, and with which value; empty: it breaks none."""
     counted = frame.selectExpr("count(*)", *(f"count_if({rule.broken})" for rule in rules)).first()
-    total, *broken = counted or (0,)
-    rule, rows = next(((rule, rows) for rule, rows in zip(rules, broken, strict=False) if rows), (None, 0))
+    total, *found = counted or (0,)
+    rule, rows = next(((rule, rows) for rule, rows in zip(rules, found, strict=False) if rows), (None, 0))
     if rule is None:
         return ""
     example = _example(frame, rule)

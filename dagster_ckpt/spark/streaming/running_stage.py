@@ -92,6 +92,7 @@ class RunningStage:
             guard=gate.guard,
             warn=setup.warn,
             requeue=lambda uid: Requeue.of(uid, setup.coordinator.record, setup.tables),
+            sink_of=setup.tables.of,
         )
         logs = stage_query.input_logs()
         over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}
@@ -110,12 +111,6 @@ class RunningStage:
             )
             for upstream, log in logs.items()
         }
-        snapshotter = StageSnapshotter(
-            uid=uid,
-            directory=stage_query.directory,
-            coordinator=setup.coordinator,
-            local_copies=setup.attempt.local_copies(uid),
-        )
         worker = StageWorker(
             uid=uid,
             config=setup.coordinator.config,
@@ -124,7 +119,7 @@ class RunningStage:
             batches=batches,
             inputs=channels,
             gate=gate,
-            snapshotter=snapshotter,
+            snapshotter=_snapshotter(setup, stage_query),
             make_job=lambda cut, worker: _job(setup, stage_query, cut, worker),
             decline_later=_decline_later,
             confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
@@ -262,6 +257,15 @@ def stop_stages(stages: Sequence[RunningStage], timeout: float) -> bool:
     for thread in threads:
         thread.join(max(0.1, until + 10 - time.monotonic()))
     return clean and not any(thread.is_alive() for thread in threads)
+
+
+def _snapshotter(setup: StageSetup, query: StageQuery) -> StageSnapshotter:
+    return StageSnapshotter(
+        uid=query.uid,
+        directory=query.directory,
+        coordinator=setup.coordinator,
+        local_copies=setup.attempt.local_copies(query.uid),
+    )
 
 
 def _stop_query(query: StreamingQuery) -> None:

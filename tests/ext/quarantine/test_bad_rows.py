@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,13 @@ from dagster_ckpt.core.checkpoint.requeue import conditions_in, selected
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.dagster.names import care_job_name
 from dagster_ckpt.ext.delta.sink import DeltaSink
+from dagster_ckpt.ext.quarantine import poisoned_rows
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
 from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
+from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.channel.log import ChannelLog
-from tests.spark.epoch.conftest import Lab, failure_text, lab
+from tests.root import ROOT
+from tests.spark.epoch.conftest import CHAINING, Lab, failure_text, lab
 from tests.tables import rows_in
 
 __all__ = ["lab"]
@@ -343,6 +350,180 @@ def test_late_rows_that_cannot_be_told_exactly_are_refused_before_the_first_row(
     )
 
 
+# --- rows that cannot be processed, or held -------------------------------------------------------------------
+
+MESSAGE = "n INT, name STRING, amount INT"
+
+
+def messages(folder: Path, **settings: Any) -> CheckpointedPipeline:
+    """Texts → parsed, in which rows raise → by_number (SQLite, one row a key) and country (Delta)."""
+
+    @spark_source
+    def lines(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.text(str(folder))
+
+    @spark_stage(expect={"amount > 0": "quarantine"}, on_error="quarantine", **settings)
+    def parsed(lines):  # type: ignore[no-untyped-def]
+        from pyspark.sql import functions as f
+
+        @f.udf("string", useArrow=False)
+        def called(name):  # type: ignore[no-untyped-def]
+            if name == "boom":
+                raise LookupError(f"nobody is called {name}")
+            return name.title()
+
+        row = lines.select(f.from_json("value", MESSAGE, {"mode": "FAILFAST"}).alias("row")).select("row.*")
+        text = f.when(row["name"] == "raw", f.expr("CAST(unhex('C3') AS STRING)")).otherwise(called("name"))
+        return row.select("n", text.alias("name"), (row["amount"] * 2).alias("amount"))
+
+    @spark_sink(to=SqlTable(f"sqlite:///{folder.parent}/there.db", "by_number"), key=["n"])
+    def by_number(parsed):  # type: ignore[no-untyped-def]
+        return parsed.select("n", "amount")
+
+    @spark_sink
+    def names(parsed):  # type: ignore[no-untyped-def]
+        return parsed
+
+    @checkpointed_pipeline(name="messages")
+    def pipeline() -> None:
+        rows = parsed(lines())
+        by_number(rows)
+        names(rows)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def message(n: int | None, name: str = "ann", amount: int = 5) -> str:
+    return json.dumps({"n": n, "name": name, "amount": amount})
+
+
+POISONED = {
+    '{"n": 1, "name"': "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION",
+    message(2, "boom"): "LookupError",
+    message(4, amount=2_000_000_000): "ARITHMETIC_OVERFLOW",
+    message(None, "nobody"): "tables can hold it",
+    message(6, "raw"): "tables can hold it",
+    message(7, amount=-1): "amount > 0",
+}
+"""Rows, and what of them the quarantine has as condition."""
+
+
+def put_lines(folder: Path, *lines: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len([*folder.glob("*.txt")])
+    (folder / f".{number}").write_text("\n".join(lines))
+    (folder / f".{number}").rename(folder / f"{number:05d}.txt")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dagster_ckpt import CheckpointCoordinatorResource, run_epoch
+from dagster_ckpt.spark.channel.log import ChannelLog
+from tests.ext.quarantine.test_bad_rows import messages
+from tests.spark.lake.kill_child import SPARK
+
+append = ChannelLog.append_data
+
+def killed(log, batch, files):
+    if log.directory.parent.name == "parsed":
+        os.killpg(0, signal.SIGKILL)
+    return append(log, batch, files)
+
+ChannelLog.append_data = killed
+coordinator = CheckpointCoordinatorResource.model_validate_json(sys.argv[1])
+run_epoch(messages(Path(sys.argv[2])), coordinator=coordinator, spark=SPARK)
+"""
+"""A run whose process is killed with all that a batch has staged, good rows and others, before its entry."""
+
+
+def killed_before_its_entry(lab: Lab, feed: Path) -> None:
+    settings = {"base_dir": str(lab.folder), "table_dir": str(lab.tables), "operator_chaining": CHAINING}
+    settings |= lab.settings
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, json.dumps(settings), str(feed)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_rows_that_cannot_be_processed_or_held_go_to_the_quarantine_and_the_others_on(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, pipeline = tmp_path / "feed", messages(tmp_path / "feed")
+    quarantine = lab.tables / "quarantine" / "parsed"
+    good = [message(n) for n in range(10, 12)]
+    put_lines(feed, *POISONED, *good)
+    killed_before_its_entry(lab, feed)
+    assert not rows_in(quarantine)
+    first = lab.run(pipeline)
+    assert first.success, failure_text(first)
+    assert numbers(lab.tables / "names") == [10, 11]
+    found = rows_in(quarantine)
+    assert Counter(row["condition"] for row in found) == Counter(POISONED.values())
+    by_condition = {row["condition"]: row for row in found}
+    raised = by_condition["LookupError"]
+    assert json.loads(json.loads(raised["row"])["value"])["n"] == 2, "the row as the stage got it"
+    assert (raised["input"], raised["columns"], raised["tries"]) == ("lines", None, 1)
+    assert "test_bad_rows.py" in raised["error"]
+    assert "in called, `raise LookupError(" in raised["error"], "the user's line"
+    refused = [row for row in found if row["condition"] == "tables can hold it"]
+    assert {row["error"].partition(", and ")[0] for row in refused} == {
+        "column 'n' has no value",
+        "column 'name' has text that is no UTF-8",
+    }
+    told = next(s.metrics for s in lab.metadata(pipeline, 2).stages if s.uid == "parsed")
+    assert (told.rows_judged, told.rows_refused) == (8, 6), "input row for row"
+    assert told.broken == {"amount > 0": 1, "can be processed": 3, "tables can hold it": 2}
+
+    put_lines(feed, message(21, "boom"), message(20))
+    assert lab.run(pipeline).success
+    back = lab.run(pipeline, restore_from="chk-2")
+    assert back.success, failure_text(back)
+    assert numbers(lab.tables / "names") == [10, 11, 20]
+    assert Counter(row["condition"] for row in rows_in(quarantine)) == Counter(
+        [*POISONED.values(), "LookupError"]
+    )
+
+
+def test_a_function_that_fits_no_row_and_a_stage_with_state_are_refused(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poisoned_rows, "MOST_ROWS", 1)
+    feed = tmp_path / "feed"
+    put_lines(feed, message(2, "boom"), message(3, "boom"), message(4, "boom"))
+    refused = failure_text(lab.run(messages(feed)))
+    assert "stage 'parsed', batch 0: more than 1 rows cannot be processed" in refused
+
+    @spark_source
+    def texts(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.text(str(feed))
+
+    @spark_stage(on_error="quarantine", output_mode="update")
+    def counted(texts):  # type: ignore[no-untyped-def]
+        return texts.groupBy("value").count()
+
+    @spark_sink(key=["value"])
+    def totals(counted):  # type: ignore[no-untyped-def]
+        return counted
+
+    @checkpointed_pipeline(name="counts")
+    def pipeline() -> None:
+        totals(counted(texts()))
+
+    refused = failure_text(lab.run(pipeline))
+    assert (
+        "stage 'counted' has on_error='quarantine' and Aggregate, where a row is not processed by itself"
+        in refused
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -361,6 +542,7 @@ def test_late_rows_that_cannot_be_told_exactly_are_refused_before_the_first_row(
         ({"expect": {"a": "drop"}, "output_mode": "complete"}, "where all rows come with every batch"),
         ({"at_most": 1}, "give conditions in SQL"),
         ({"late": "drop"}, "give count or keep"),
+        ({"on_error": "skip"}, "has on_error='skip': give fail or quarantine"),
     ],
 )
 def test_impossible_conditions_are_refused_where_the_stage_is_defined(

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt import InvalidRequest, spark_sink, spark_stage
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.spark.plan.errors import StageFailed, understood
+from dagster_ckpt.spark.plan.errors import StageFailed, row_error, understood
 from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
 
@@ -100,6 +100,51 @@ def test_an_error_of_a_query_is_one_sentence(
     told = understood(stage, RuntimeError(text))
     assert type(told) is kind
     assert str(told) == said
+
+
+LIBRARY = """Py4JJavaError: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
+pyarrow.lib.ArrowInvalid: Could not convert <object> with type object
+"""
+WRITTEN = """Py4JJavaError: SparkException: [TASK_WRITE_FAILED] Task failed while writing rows. SQLSTATE: 58030
+Caused by: SparkArithmeticException: [ARITHMETIC_OVERFLOW] overflow. Use 'try_multiply'. SQLSTATE: 22003
+== SQL (line 1, position 1) ==
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "said"),
+    [
+        (
+            WORKER,
+            "KeyError",
+            "/home/ann/shop/rates.py:7 in rate, `return rates[currency]`: KeyError: 'EUR'",
+        ),
+        (
+            LIBRARY,
+            "pyarrow.lib.ArrowInvalid",
+            "pyarrow.lib.ArrowInvalid: Could not convert <object> with type object",
+        ),
+        (WRITTEN, "ARITHMETIC_OVERFLOW", "overflow. Use 'try_multiply'."),
+        (
+            "[MALFORMED_RECORD_IN_PARSING] bad. Parse Mode:\nSQLSTATE: 22023",
+            "MALFORMED_RECORD_IN_PARSING",
+            "bad. Parse Mode:",
+        ),
+        ("[USER_RAISED_EXCEPTION] no such unit SQLSTATE: P0001", "USER_RAISED_EXCEPTION", "no such unit"),
+        ("[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 64 bytes of memory. SQLSTATE: 53200", None, ""),
+        ("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file. SQLSTATE: KD001", None, ""),
+        (PROXY + OURS, None, ""),
+        (PROXY + WORKER + "Python worker failed to connect back", None, ""),
+        (InvalidRequest("[ARITHMETIC_OVERFLOW] overflow SQLSTATE: 22003"), None, ""),
+        (RuntimeError("Job 7 cancelled part of cancelled job group"), None, ""),
+    ],
+)
+def test_an_error_that_a_row_may_be_the_reason_of_is_told_from_all_others(
+    error: str | Exception, name: str | None, said: str
+) -> None:
+    told = row_error(RuntimeError(error) if isinstance(error, str) else error)
+    assert (told and told.name, told.said if told else "") == (name, said)
 
 
 def test_an_error_that_says_it_best_itself_or_passes_by_itself_is_left_alone() -> None:
