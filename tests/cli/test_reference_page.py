@@ -80,8 +80,8 @@ def texts_of(source: Path) -> Iterator[str]:
     nodes = [*ast.walk(ast.parse(code))] if "dagster-ckpt" in code else []
     whole = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     parts = {id(value) for node in whole for value in node.values}
-    for node in whole:
-        yield "".join(str(v.value) if isinstance(v, ast.Constant) else "X1" for v in node.values)
+    for joined in whole:
+        yield "".join(str(v.value) if isinstance(v, ast.Constant) else "X1" for v in joined.values)
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             yield node.value

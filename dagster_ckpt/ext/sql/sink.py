@@ -25,7 +25,7 @@ from dagster_ckpt.ext.sql.target import SqlTable as SqlTarget
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
-from dagster_ckpt.spark.sink.positions import CutRelation, lies
+from dagster_ckpt.spark.sink.positions import CutRelation, lies, named
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
@@ -134,11 +134,9 @@ class SqlSink(StagedSink):
             )
         if way(tree, before.head, head) is not None:
             return ""
-        shown = "no rows" if before.head is None else f"checkpoint {before.head}"
-        wanted = "no rows" if head is None else f"checkpoint {head}"
         return (
-            f"{self.place} shows {shown}, and the rows between it and {wanted} are not kept: restore the newest "
-            "checkpoint, keep the rows (roll_back_tables: false), or name another table; "
+            f"{self.place} shows {named(before.head)}, and the rows between it and {named(head)} are not kept: "
+            "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
             "SqlTable(..., keep_before_images=True) keeps them from then on"
         )
 

@@ -109,11 +109,16 @@ def lies(before: SinkPosition | None, cut: SinkCut | None) -> CutRelation:
     )
 
 
+def named(head: int | None) -> str:
+    """Return the checkpoint whose rows a sink shows, in words."""
+    return "no rows" if head is None else f"checkpoint {head}"
+
+
 def why_behind(place: str, before: SinkPosition | None, cut: SinkCut | None) -> str:
     """Return the rows that are gone of a sink that shows less than the cut, in a sentence; empty: none."""
     if cut is None or lies(before, cut) is not CutRelation.BEHIND:
         return ""
-    shown = "nothing" if before is None or before.head is None else f"checkpoint {before.head}"
+    shown = named(None if before is None else before.head)
     return (
         f"{place} shows {shown}, and the rows up to checkpoint {cut.snapshot.head} are gone from it: it was emptied, "
         "put back to an older copy, or rolled back since. Bring it back, or restore an older checkpoint"

@@ -41,6 +41,7 @@ from dagster_ckpt.spark.sink.port import (
 from dagster_ckpt.spark.sink.positions import (
     CutRelation,
     lies,
+    named,
     not_shown,
     position_at_cut,
     published_position,
@@ -104,8 +105,7 @@ class StagedSink(Sink):
         Default: they never can.
         """
         shown = "nothing" if cut is None else f"checkpoint {cut.checkpoint_id}"
-        head = None if before is None else before.head
-        shows = "rows of no checkpoint" if head is None else f"checkpoint {head}"
+        shows = named(None if before is None else before.head)
         return why_behind(self.place, before, cut) or (
             f"{self.place} shows {shows} and cannot take rows back to show {shown}: restore the newest checkpoint, "
             "keep the rows (roll_back_tables: false), or name a new place"
@@ -338,8 +338,9 @@ class StagedSink(Sink):
             raise Corrupt(reason) if where is CutRelation.BEHIND else InvalidRequest(reason)
         rows = self._rows(to_publish(before, cut))
         if where is not CutRelation.AT and before is not None:
-            done.append(f"went from checkpoint {before.head} to {_named(cut)}")
-            before = outside.go_to(before, cut.snapshot.head if cut is not None else None)
+            head = cut.snapshot.head if cut is not None else None
+            done.append(f"went from {named(before.head)} to {named(head)}")
+            before = outside.go_to(before, head)
         if rows.batches:
             done.append(f"published {counted(len(rows), 'row')} that the checkpoint had prepared")
         self._commit(outside, rows, position_at_cut(before, attempt, cut, rows.batches))
@@ -358,10 +359,6 @@ class StagedSink(Sink):
         with (self._root / "lock").open("a") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield self
-
-
-def _named(cut: SinkCut | None) -> str:
-    return "no rows" if cut is None or cut.snapshot.head is None else f"checkpoint {cut.snapshot.head}"
 
 
 def _heads(needed: Sequence[TableSnapshot], position: SinkPosition) -> list[int]:
