@@ -28,6 +28,7 @@ from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
 from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
 from dagster_ckpt.ext.quarantine.verdicts import (
     VERDICT,
+    WarnedRows,
     action_on,
     broken_by,
     by_verdict,
@@ -120,8 +121,8 @@ class JudgedRows:
         root: Path,
         batch_id: BatchId,
     ) -> tuple[DataFile, ...]:
-        judged = self._judged(frame)
-        kinds = by_verdict(write_staged(judged, folder, root, partition_by=(VERDICT,), codec=CODEC))
+        warned = WarnedRows(self._judged(frame), self._conditions)
+        kinds = by_verdict(write_staged(warned.frame, folder, root, partition_by=(VERDICT,), codec=CODEC))
         of_action = {verdict: action_on(broken_by(verdict, self._conditions)) for verdict in kinds}
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
         if failed:
@@ -135,9 +136,9 @@ class JudgedRows:
         taken = self._requeuing.take(session, folder, root, before, pending)
         self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late, poisoned=poisoned)
         known = () if pending is None else tuple(one.order_id for one in pending.orders)
-        self._count(kinds, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
-        passed = [(f"{v}-", kinds[v]) for v, action in of_action.items() if action in (None, Action.WARN)]
-        return _moved_up([*passed, ("again-", taken.passed)], folder, root)
+        said = warned.counts(folder)
+        self._count(kinds, said, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
+        return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], folder, root)
 
     def _quarantine(
         self,
@@ -176,6 +177,7 @@ class JudgedRows:
     def _count(
         self,
         kinds: Kinds,
+        warned: tuple[int, Mapping[Condition, int]],
         batch_id: BatchId,
         before: RowCounts,
         known: Collection[str],
@@ -191,6 +193,8 @@ class JudgedRows:
         for verdict, number in rows.items():
             for one in broken_by(verdict, self._conditions):
                 found[one.sql] += number
+        for one, number in warned[1].items():
+            found[one.sql] += number
         if poisoned:
             found[PROCESSED] = poisoned
         changes = {
@@ -202,7 +206,7 @@ class JudgedRows:
             "requeued_in": batch_id if taken.rows else before.requeued_in,
         }
         judged = rows.total() + poisoned if self._conditions else 0
-        totals = before.plus(judged, rows.total() - rows[0] + poisoned, found)
+        totals = before.plus(judged, rows.total() - rows[0] + warned[0] + poisoned, found)
         note(self._directory, batch_id, totals.model_copy(update=changes))
 
     def _failed(self, kinds: Kinds, root: Path, batch_id: BatchId) -> str:

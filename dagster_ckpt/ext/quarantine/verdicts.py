@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
+from dagster_ckpt.spark.cluster.counted import numbers_of
 from dagster_ckpt.spark.files import DataFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
 VERDICT = "_dagster_ckpt_verdict"
 """Column of verdicts while a batch is written: the folders that its rows lie in are called by it."""
+
+_ROWS = "rows"
+"""Name of the count of all rows that were warned of, beside those of single conditions."""
 
 AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
 """Form of rows that are kept as text: times to the microsecond, and every column."""
@@ -32,6 +36,41 @@ def verdict_sql(conditions: Sequence[Condition]) -> str:
 def broken_by(verdict: int, conditions: Sequence[Condition]) -> list[Condition]:
     """Return the conditions that rows of a verdict break, in the order they were given."""
     return [one for bit, one in enumerate(conditions) if verdict >> bit & 1]
+
+
+class WarnedRows:
+    """Rows that go on though they break conditions: in one file with the good ones, whose order is theirs, and counted.
+
+    Rows of one key in two files would have no order, and the table could keep the older one.
+    """
+
+    def __init__(self, judged: DataFrame, conditions: Sequence[Condition]) -> None:
+        self.frame = judged
+        self._seen: Observation | None = None
+        self._bits = {bit: one for bit, one in enumerate(conditions) if one.action is Action.WARN}
+        if self._bits:
+            self._observe(judged)
+
+    def _observe(self, judged: DataFrame) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        self._seen, verdict = Observation(), f.col(VERDICT)
+        goes_on = verdict.bitwiseAND(f.lit(~sum(1 << bit for bit in self._bits))) == 0
+        counts = {_ROWS: verdict != 0} | {
+            str(bit): verdict.bitwiseAND(f.lit(1 << bit)) != 0 for bit in self._bits
+        }
+        observed = judged.observe(
+            self._seen, *(f.count_if(goes_on & broken).alias(name) for name, broken in counts.items())
+        )
+        self.frame = observed.withColumn(VERDICT, f.when(goes_on, 0).otherwise(verdict))
+
+    def counts(self, folder: Path) -> tuple[int, dict[Condition, int]]:
+        """Return how many rows were warned of, and how many broke each condition, once ``folder`` has them."""
+        if self._seen is None:
+            return 0, {}
+        numbers = numbers_of(self._seen, folder)
+        return numbers[_ROWS], {one: numbers[str(bit)] for bit, one in self._bits.items()}
 
 
 def by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:

@@ -7,7 +7,7 @@ a batch without rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.java.sessions import is_local, is_observed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
 PATIENCE = 300.0
 """Seconds after a write in which Spark's listener bus has to bring its count: it is late on a busy driver."""
@@ -28,26 +28,17 @@ class CountedRows:
 
     def __init__(self, frame: DataFrame) -> None:
         self.frame = frame
-        self._report: Callable[[], int | None] | None = None
+        self._seen: Observation | None = None
         if not is_local(frame.sparkSession):
-            self._observe(frame)
+            from pyspark.sql import Observation
+            from pyspark.sql import functions as f
 
-    def _observe(self, frame: DataFrame) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as f
-
-        seen = Observation()
-        self.frame = frame.observe(seen, f.count("*").alias("rows"))
-
-        def report() -> int | None:
-            # Observation.get would wait for ever where the bus has dropped the event.
-            return int(seen.get["rows"]) if is_observed(seen) else None
-
-        self._report = report
+            self._seen = Observation()
+            self.frame = frame.observe(self._seen, f.count("*").alias("rows"))
 
     def agrees_with(self, files: Sequence[DataFile], folder: Path) -> bool:
         """Tell whether ``files`` hold the rows that the tasks counted; tasks of this process are not counted."""
-        return self._report is None or self._counted(folder) == sum(file.rows for file in files)
+        return self._seen is None or self._counted(folder) == sum(file.rows for file in files)
 
     def compare(self, files: Sequence[DataFile], folder: Path) -> None:
         """Raise Unavailable unless ``files``, found in ``folder`` after the write, hold the rows its tasks counted."""
@@ -66,13 +57,18 @@ class CountedRows:
         )
 
     def _counted(self, folder: Path) -> int:
-        assert self._report is not None, "only what is counted is compared"
-        given_up = time.monotonic() + PATIENCE
-        while (rows := self._report()) is None:
-            if time.monotonic() > given_up:
-                raise Unavailable(
-                    f"Spark has not said how many rows it wrote to {folder}: its listener bus drops events or stands "
-                    "still. Give it room (spark.scheduler.listenerbus.eventqueue.capacity); the batch is written again"
-                )
-            time.sleep(_LOOK_EVERY)
-        return rows
+        assert self._seen is not None, "only what is counted is compared"
+        return numbers_of(self._seen, folder)["rows"]
+
+
+def numbers_of(seen: Observation, folder: Path) -> dict[str, int]:
+    """Return what was observed of a write that is done, by name. Raises Unavailable where Spark does not say."""
+    given_up = time.monotonic() + PATIENCE
+    while not is_observed(seen):  # Observation.get would wait for ever where the bus has dropped the event
+        if time.monotonic() > given_up:
+            raise Unavailable(
+                f"Spark has not said how many rows it wrote to {folder}: its listener bus drops events or stands "
+                "still. Give it room (spark.scheduler.listenerbus.eventqueue.capacity); the batch is written again"
+            )
+        time.sleep(_LOOK_EVERY)
+    return {name: int(number or 0) for name, number in seen.get.items()}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def put(folder: Path, *rows: tuple[int, str | None, int | None]) -> None:
     aside.rename(folder / f"{number:05d}.json")
 
 
-def sales(folder: Path, expect: dict[str, Any] = EXPECT, **settings: Any) -> CheckpointedPipeline:
-    """Files → clean, which has conditions → paid, which appends."""
+def sales(
+    folder: Path, expect: dict[str, Any] = EXPECT, key: Sequence[str] = (), **settings: Any
+) -> CheckpointedPipeline:
+    """Files → clean, which has conditions → paid, which appends unless it has a key."""
 
     @spark_source
     def orders(spark):  # type: ignore[no-untyped-def]
@@ -61,7 +64,7 @@ def sales(folder: Path, expect: dict[str, Any] = EXPECT, **settings: Any) -> Che
     def clean(orders):  # type: ignore[no-untyped-def]
         return orders
 
-    @spark_sink
+    @spark_sink(key=[*key])
     def paid(clean):  # type: ignore[no-untyped-def]
         return clean
 
@@ -112,6 +115,15 @@ def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_res
     )
     assert numbers(lab.tables / "paid") == [1, 4, 7]
     assert Counter(metrics_of(lab, pipeline, 3).broken) == Counter(metrics_of(lab, pipeline, 2).broken)
+
+
+def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:
+    pipeline = sales(tmp_path / "feed", key=["amount"])
+    put(tmp_path / "feed", (1, "odd", 5), (2, "ann", 5), (3, "ann", 6), (4, "odd", 6))
+    done = lab.run(pipeline)
+    assert done.success, failure_text(done)
+    assert numbers(lab.tables / "paid") == [2, 4], "the later one of each key"
+    assert metrics_of(lab, pipeline, 1).broken["name <> 'odd'"] == 2
 
 
 def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
