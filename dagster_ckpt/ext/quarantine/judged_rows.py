@@ -136,8 +136,8 @@ class JudgedRows:
         taken = self._requeuing.take(session, folder, root, before, pending)
         self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late, poisoned=poisoned)
         known = () if pending is None else tuple(one.order_id for one in pending.orders)
-        said = warned.counts(folder)
-        self._count(kinds, said, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
+        warned_of = warned.counts(folder)
+        self._count(kinds, warned_of, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
         return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], folder, root)
 
     def _quarantine(
