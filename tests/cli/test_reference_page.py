@@ -123,4 +123,4 @@ def test_every_command_that_is_printed_is_one_that_the_program_takes() -> None:
     commands = printed_commands()
     assert len(commands) > 60
     assert {text: why for text in sorted(commands) if (why := wrong_in(text))} == {}
-    assert all(map(wrong_in, ("clean --bse /data shop", "clen shop", "restore -p shop")))
+    assert all(map(wrong_in, ("clean --bse /data shop", "nothing shop", "restore -p shop")))
