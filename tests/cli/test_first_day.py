@@ -151,6 +151,7 @@ def test_code_without_a_mistake_can_start_and_check_makes_nothing(
     assert "give the code" in run.bare("check", code=2).output
 
 
+@pytest.mark.usefixtures("javas_mark")
 def test_code_imports_from_the_folder_that_is_given_beside_it(
     write: object, run: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
