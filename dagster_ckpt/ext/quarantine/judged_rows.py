@@ -71,9 +71,9 @@ class JudgedRows:
             self._ahead = context.rules_ahead()
             self._conditions = (*self._conditions, Condition(HELD, Action.QUARANTINE))
             self._poisoned = PoisonedRows(context, self._judged)
-        self._kept = KeptRows(context, self._conditions, self._ahead)
-        self._keep = None
+        self._kept = None
         if expectations.table:
+            self._kept = KeptRows(context, self._conditions, self._ahead)
             self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
         self._requeue = context.requeue
@@ -153,6 +153,8 @@ class JudgedRows:
     ) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
         remove_files(committable_paths(self._directory.root, [batch_id]))
+        if self._kept is None:
+            return
         found = [self._kept.refused(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
         if self._late is not None and late:
             found.append(self._late.kept(frame.sparkSession, folder, self._schema, batch_id))
@@ -160,7 +162,7 @@ class JudgedRows:
             found.append(self._kept.poisoned(frame.sparkSession, poisoned, batch_id))
         if taken.rows:
             found.append(self._kept.again(taken, batch_id))
-        if self._keep is not None and found:  # all batches have the same columns, whatever is in them
+        if found:  # all batches have the same columns, whatever is in them
             whole = self._kept.none(frame.sparkSession)
             self._keep(
                 reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found, whole),
