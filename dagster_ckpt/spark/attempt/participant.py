@@ -37,7 +37,7 @@ class Requeue:
 
     @classmethod
     def of(cls, uid: StageUid, record: CoordinatorRecord, tables: PipelineSinks) -> Requeue | None:
-        """Return the orders for rows of a stage's table, if there are any, and one."""
+        """Return the orders for rows of a stage's table, where both are there."""
         if tables.pipeline.stages[uid].table is None:
             return None
         found = tuple(order for order in record.requeue if order.stage in tables.names_of(uid))
