@@ -33,6 +33,7 @@ def acknowledged(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("shared_spark")  # whose JVM has the connectors that later tests need
 def test_a_launched_epoch_shows_what_one_in_the_runs_own_process_shows_and_restores_from_its_link(
     warm_site: Site, feed: Feed, tmp_path: Path
 ) -> None:
