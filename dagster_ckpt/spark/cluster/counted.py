@@ -62,7 +62,7 @@ class CountedRows:
 
 
 def numbers_of(seen: Observation, folder: Path) -> dict[str, int]:
-    """Return what was observed of a write that is done, by name. Raises Unavailable where Spark does not say."""
+    """Return the observed numbers of a write that is done, by name. Raises Unavailable where Spark does not say."""
     given_up = time.monotonic() + PATIENCE
     while not is_observed(seen):  # Observation.get would wait for ever where the bus has dropped the event
         if time.monotonic() > given_up:
