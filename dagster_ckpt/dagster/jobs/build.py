@@ -81,15 +81,18 @@ def epoch_job(
 ) -> dg.JobDefinition:
     """Return the job of a pipeline's epochs; each op by its name in the job, its inputs are the ops it comes after.
 
-    ``publish_facts``: the file that gets the facts of the newest checkpoint when the last op has succeeded.
+    ``publish_facts``: the file that gets the facts of the newest checkpoint when the last op has succeeded; also in the
+    job that restores, which has the same ops.
     """
     name = epoch_job_name(pipeline.name)
+    last = [*ops][-1]
+    hooks = {last: {_publishing_facts(pipeline, publish_facts)}} if publish_facts else {}
     graph = dg.GraphDefinition(
         name=f"{name}__epoch",
         description=pipeline.description,
         node_defs=list(ops.values()),
         dependencies={
-            dg.NodeInvocation(op.name, alias=alias): {
+            dg.NodeInvocation(op.name, alias=alias, hook_defs=hooks.get(alias)): {
                 before: dg.DependencyDefinition(before, BARRIER) for before in op.ins
             }
             for alias, op in ops.items()
@@ -101,9 +104,6 @@ def epoch_job(
         name=name,
         description=f"{description} {pipeline.description}".strip(),
         executor_def=executor,
-        hooks={_publishing_facts(pipeline, list(ops.values())[-1].name, publish_facts)}
-        if publish_facts
-        else None,
         tags={
             PIPELINE_TAG: pipeline.name,
             JOB_TAG: "epoch",
@@ -114,15 +114,13 @@ def epoch_job(
     )
 
 
-def _publishing_facts(pipeline: CheckpointedPipeline, last_op: str, target: str) -> dg.HookDefinition:
+def _publishing_facts(pipeline: CheckpointedPipeline, target: str) -> dg.HookDefinition:
     """Return the hook that writes the facts; what fails there is told, and the run stays what it is."""
 
     @dg.success_hook(
         name=f"{epoch_job_name(pipeline.name)}__publish_facts", required_resource_keys={COORDINATOR_KEY}
     )
     def publish_facts(context: dg.HookContext) -> None:
-        if context.op.definition.name != last_op:
-            return
         deployment = coordinator_of(context, pipeline.name).deployment()
         try:
             found = find_snapshot(deployment, "latest", pipeline.name)

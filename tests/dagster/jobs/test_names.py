@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.dependency import NodeHandle
 
 from dagster_ckpt import (
     PipelineOptions,
@@ -44,6 +45,18 @@ def test_jobs_and_their_ops_have_the_names_they_always_had(definitions: dg.Defin
         assert job.tags["dagster_ckpt/pipeline"] == "shop"
         assert {node.definition.name for node in job.nodes} == {f"shop__{op}" for op in JOBS[job.name]}
         assert job.tags["dagster/retry_strategy"] == "ALL_STEPS"
+
+
+def test_facts_are_published_behind_the_last_op_alone_and_by_the_job_that_restores_too() -> None:
+    published = build_pipeline_definitions(
+        shop(Path("feed")), options=PipelineOptions(publish_facts="facts.json")
+    )
+    for name, ops in JOBS.items():
+        job = published.resolve_job_def(name)
+        hooked = {
+            node.name for node in job.nodes if job.get_all_hooks_for_handle(NodeHandle(node.name, None))
+        }
+        assert hooked == ops & {"complete"}, name
 
 
 def test_sensors_schedules_and_resources_have_the_names_they_always_had(definitions: dg.Definitions) -> None:
