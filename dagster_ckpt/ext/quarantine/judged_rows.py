@@ -157,7 +157,7 @@ class JudgedRows:
             return
         found = [self._kept.refused(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
         if self._late is not None and late:
-            found.append(self._late.kept(frame.sparkSession, folder, self._schema, batch_id))
+            found.append(self._kept.late(self._late.rows(frame.sparkSession, folder), batch_id))
         if poisoned:
             found.append(self._kept.poisoned(frame.sparkSession, poisoned, batch_id))
         if taken.rows:
@@ -165,7 +165,7 @@ class JudgedRows:
         if found:  # all batches have the same columns, whatever is in them
             whole = self._kept.none(frame.sparkSession)
             self._keep(
-                reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found, whole),
+                reduce(lambda one, other: one.unionByName(other), found, whole),
                 batch_id,
             )
 

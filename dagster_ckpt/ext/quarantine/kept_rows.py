@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
+from dagster_ckpt.ext.quarantine.late_rows import LATE
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT
@@ -20,7 +21,7 @@ from dagster_ckpt.spark.sink.judge import broken
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
+_NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
 """Ids of a batch lie side by side: a publish that replaces rows looks into few files."""
 _QUARANTINED = "quarantined"
 
@@ -41,35 +42,32 @@ class KeptRows:
 
     def refused(self, rows: DataFrame, batch: BatchId) -> DataFrame:
         """Return the quarantine's rows of a stage's, which have their verdicts."""
-        from pyspark.sql import functions as f
 
         _, led_here, all_broken = self._broken()
+        row, columns = self._row(rows)
         return rows.select(
-            f.expr(NEW_ID).alias("id"),
-            f.lit(_QUARANTINED).alias("state"),
-            led_here.alias("condition"),
-            all_broken.alias("conditions"),
-            self._error(rows).alias("error"),
-            f.lit(None).cast("string").alias("input"),
-            *self._row(rows),
-            *self._origin(batch),
-            f.lit(1).cast("bigint").alias("tries"),
+            *self._new(batch, led_here, all_broken, row=row, columns=columns, error=self._error(rows))
         )
 
     def poisoned(self, spark: SparkSession, rows: Sequence[PoisonedRow], batch: BatchId) -> DataFrame:
         """Return the quarantine's rows of a stage's input that cannot be processed."""
         from pyspark.sql import functions as f
 
-        made = [(one.error.name, [one.error.name], one.error.said, str(one.channel), one.row) for one in rows]
-        columns = "condition STRING, conditions ARRAY<STRING>, error STRING, input STRING, row STRING"
-        return spark.createDataFrame(made, columns).select(
-            f.expr(NEW_ID).alias("id"),
-            f.lit(_QUARANTINED).alias("state"),
-            "*",
-            f.lit(None).cast(self._schema).alias("columns"),
-            *self._origin(batch),
-            f.lit(1).cast("bigint").alias("tries"),
+        made = [(one.error.name, one.error.said, str(one.channel), one.row) for one in rows]
+        found = spark.createDataFrame(made, "condition STRING, error STRING, input STRING, row STRING")
+        why = f.col("condition")
+        return found.select(
+            *self._new(
+                batch, why, f.array(why), row=f.col("row"), error=f.col("error"), channel=f.col("input")
+            )
         )
+
+    def late(self, rows: DataFrame, batch: BatchId) -> DataFrame:
+        """Return the quarantine's rows of late ones, each as JSON in the column ``row``."""
+        from pyspark.sql import functions as f
+
+        why = f.lit(LATE)
+        return rows.select(*self._new(batch, why, f.array(why), row=f.col("row")))
 
     def again(self, taken: RequeuedRows, batch: BatchId) -> DataFrame:
         """Return the quarantine's rows of those that were judged again: each takes the place of what it was."""
@@ -96,6 +94,34 @@ class KeptRows:
             *self._origin(batch),
             (before["tries"] + 1).alias("tries"),
         )
+
+    def _new(
+        self,
+        batch: BatchId,
+        condition: Column,
+        conditions: Column,
+        *,
+        row: Column,
+        columns: Column | None = None,
+        error: Column | None = None,
+        channel: Column | None = None,
+    ) -> list[Column]:
+        """Return the columns of rows that come into the quarantine."""
+        from pyspark.sql import functions as f
+
+        nothing = f.lit(None)
+        return [
+            f.expr(_NEW_ID).alias("id"),
+            f.lit(_QUARANTINED).alias("state"),
+            condition.alias("condition"),
+            conditions.alias("conditions"),
+            (nothing if error is None else error).cast("string").alias("error"),
+            (nothing if channel is None else channel).cast("string").alias("input"),
+            row.alias("row"),
+            (nothing.cast(self._schema) if columns is None else columns).alias("columns"),
+            *self._origin(batch),
+            f.lit(1).cast("bigint").alias("tries"),
+        ]
 
     def _broken(self) -> tuple[Column, Column, Column]:
         """Return the first broken condition that must hold, the first that quarantines, and all broken ones."""

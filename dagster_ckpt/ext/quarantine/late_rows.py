@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.kept_rows import NEW_ID
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
@@ -102,26 +101,9 @@ class LateRows:
             )
         return number
 
-    def kept(self, spark: SparkSession, folder: Path, like: Any, batch: BatchId) -> DataFrame:
-        """Return the quarantine's rows of those that ``write`` wrote; ``like``: type of the stage's own rows."""
-        from pyspark.sql import functions as f
-
-        return (
-            spark.read.schema("row STRING")
-            .parquet(spark_uri(folder / LATE))
-            .select(
-                f.expr(NEW_ID).alias("id"),
-                f.lit("quarantined").alias("state"),
-                f.lit(LATE).alias("condition"),
-                f.array(f.lit(LATE)).alias("conditions"),
-                "row",
-                f.lit(None).cast(like).alias("columns"),
-                f.lit(str(self.context.stage.uid)).alias("stage"),
-                f.lit(int(batch)).cast("bigint").alias("batch"),
-                f.current_timestamp().alias("at"),
-                f.lit(1).cast("bigint").alias("tries"),
-            )
-        )
+    def rows(self, spark: SparkSession, folder: Path) -> DataFrame:
+        """Return the late rows that ``write`` wrote: the column ``row``."""
+        return spark.read.schema("row STRING").parquet(spark_uri(folder / LATE))
 
     @property
     def _query(self) -> Path:

@@ -19,6 +19,7 @@ from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.plan.errors import GOES_ON, RowError, row_error
 from dagster_ckpt.spark.plan.operators import other_than_row_by_row
 from dagster_ckpt.spark.plan.tree import analyzed
+from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -171,6 +172,5 @@ class _Search:
         from pyspark.sql import functions as f
 
         channel, row = self._given.channel_at(place), self._given.row(self._spark, place)
-        columns = [f.col(f"`{name.replace('`', '``')}`") for name in row.columns]
-        text = row.select(f.to_json(f.struct(*columns), AS_JSON).alias("row")).first()
+        text = row.select(f.to_json(f.struct(*map(quoted, row.columns)), AS_JSON).alias("row")).first()
         return PoisonedRow(place, channel, "" if text is None else text["row"], why)

@@ -21,6 +21,7 @@ from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, 
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.files import DataFile, spark_uri
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Requeuing:
         wanted = [selected(one.where, f.col) for one in orders]
         if all(one is not None for one in wanted):
             kept = kept.where(reduce(operator.or_, wanted))
-        columns = [f.col(f"`columns`.`{name.replace('`', '``')}`").alias(name) for name in self.schema.names]
+        columns = [f.col(f"`columns`.{quoted(name)}").alias(name) for name in self.schema.names]
         return kept.select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
 
     def _read(self, spark: SparkSession, schema: StructType, folder: Path, verdicts: list[int]) -> DataFrame:
@@ -120,8 +121,9 @@ class Requeuing:
         passing = [v for v in verdicts if outcome_of(v, self.conditions) == "requeued"]
         if not passing:
             return ()
-        columns = [f"`{name.replace('`', '``')}`" for name in self.schema.names]
-        going = rows.where(f"{VERDICT} IN ({', '.join(map(str, passing))})").selectExpr(*columns)
+        going = rows.where(f"{VERDICT} IN ({', '.join(map(str, passing))})").select(
+            *map(quoted, self.schema.names)
+        )
         return write_staged(going, folder / _PASSED, root, codec=CODEC)
 
 

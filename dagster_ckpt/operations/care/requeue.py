@@ -65,9 +65,8 @@ def order_requeue(
     )
 
     def add(record: CoordinatorRecord) -> RecordChange[None]:
-        known = {
-            (one.stage, one.where) for one in record.requeue
-        }  # a second order for the same rows is the first
+        # a second order for the same rows is the first
+        known = {(one.stage, one.where) for one in record.requeue}
         new = tuple(one for one in orders if (one.stage, one.where) not in known)
         after = record.model_copy(update={"requeue": (*record.requeue, *new)}) if new else None
         return RecordChange(answer=None, record=after)
