@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 
 WHOLE_YEAR = tuple(range(1, 366))
@@ -169,7 +170,9 @@ def read_table(table_dir: Path, *, columns: list[str]) -> pd.DataFrame:
         opened = SqlCatalog("default", uri=f"sqlite:///{catalog}")
         return opened.load_table(f"default.{table_dir.name}").scan(selected_fields=tuple(columns)).to_pandas()
     if (table_dir / "_delta_log").is_dir():
-        return DeltaTable(str(table_dir)).to_pandas(columns=columns)
+        # delta-rs's own file system is one of Python: pyarrow's threads abort a process that ends while they hold it.
+        files = SubTreeFileSystem(str(table_dir), LocalFileSystem())
+        return DeltaTable(str(table_dir)).to_pandas(columns=columns, filesystem=files)
     files = [path for path in sorted(table_dir.glob("*.parquet")) if path.name[0] not in "_."]
     parts = [pq.ParquetFile(path).read(columns=columns).to_pandas() for path in files]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.adds import add_actions
@@ -25,7 +26,7 @@ from dagster_ckpt.ext.delta.columns import (
 )
 from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of, reading
 from dagster_ckpt.ext.delta.remote import staged_files
-from dagster_ckpt.ext.delta.upsert import upsert
+from dagster_ckpt.ext.delta.upsert import store_of, upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
 from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
@@ -191,9 +192,12 @@ class DeltaBackend:
         if number is None:
             return None
         table = version.table if number == version.number else self.lake.at(number)
+        store, folder = store_of(self.staged)
+        # delta-rs's own file system is one of Python, which aborts a process that ends while pyarrow's threads hold it.
+        files = pafs.SubTreeFileSystem(folder, store)
         with reading(self.place):
             try:
-                return table.to_pyarrow_table().replace_schema_metadata()
+                return table.to_pyarrow_table(filesystem=files).replace_schema_metadata()
             except FileNotFoundError as error:
                 raise Corrupt(
                     f"table {self.place} can no longer show version {number}: {error}. Choose a later checkpoint, or "

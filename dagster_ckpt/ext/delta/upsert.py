@@ -74,7 +74,7 @@ def write_files(
     below: str = "",
 ) -> list[tuple[str, int, pq.FileMetaData]]:
     """Write rows into files of the table's folder, or ``below`` it, as ``adds`` takes them; they are in no commit."""
-    store, folder = _store(staged)
+    store, folder = store_of(staged)
     folders = {name: quote(name, safe="") for name in partition_by}  # pyarrow encodes the values alone
     rows = rows.rename_columns([folders.get(name, name) for name in rows.column_names])
     written: list[tuple[str, int, pq.FileMetaData]] = []
@@ -132,7 +132,7 @@ class TableFileOfLog:
 
     def read(self, staged: StagedFiles, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
         """Return these columns of its rows."""
-        store, folder = _store(staged)
+        store, folder = store_of(staged)
         said = pc.scalar(True)
         for name, value in self.partition.items():
             said = said & (
@@ -194,7 +194,8 @@ def _text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _store(staged: StagedFiles) -> tuple[Any, str]:
+def store_of(staged: StagedFiles) -> tuple[Any, str]:
+    """Return the file system that holds a table, and the table's folder in it."""
     if staged.table_dir is not None:
         return pafs.LocalFileSystem(), str(Path(staged.table_dir).absolute())
     return staged.store

@@ -141,11 +141,12 @@ class StagedFiles:
 
     def _open(self, file: TableFile) -> Any:
         local = self.root / file.staged
+        # By pyarrow itself: its threads may still hold a Python file when the process ends, which aborts it.
         if self.table_dir is not None:
-            return local.open("rb")
+            return pa.OSFile(str(local))
         for here in (local, self._copy(file)):
             with contextlib.suppress(FileNotFoundError):
-                return here.open("rb")
+                return pa.OSFile(str(here))
         store, path = self.remote(file.staged)
         return store.open_input_file(path)
 
@@ -208,7 +209,7 @@ class StagedFiles:
     def rows(self, file: TableFile) -> pa.Table:
         """Return a file's rows."""
         with self.open(file) as handle:
-            whole = file.bytes <= _READ_WHOLE and isinstance(handle, pa.NativeFile)
+            whole = file.bytes <= _READ_WHOLE and not isinstance(handle, pa.OSFile)
             source = pa.BufferReader(handle.read_buffer()) if whole else handle
             return pq.read_table(source, partitioning=None, coerce_int96_timestamp_unit="us")
 

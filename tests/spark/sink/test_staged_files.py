@@ -47,6 +47,14 @@ def batches_of(folder: Path, batches: list[list[tuple[int, int]]]) -> list[Table
     ]
 
 
+def test_rows_are_read_by_no_file_of_python(tmp_path: Path) -> None:
+    """Threads of pyarrow that still hold such a file abort a process that ends (exit code 134)."""
+    file = stage(tmp_path, "0.parquet", pa.table({"k": [1]}))
+    with staged_below(tmp_path).open(file) as handle:
+        assert isinstance(handle, pa.NativeFile)
+        assert not isinstance(handle, pa.PythonFile)
+
+
 @settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers()), max_size=4), min_size=1, max_size=6),
