@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_CHECKPOINTING = "execution.checkpointing."
-_RECOVERY = "execution.state-recovery."
+CHECKPOINTING = "execution.checkpointing."
+RECOVERY = "execution.state-recovery."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,13 @@ class FlinkOption:
     note: str = ""
     """Remark; of an option that is not here: why not."""
 
-    @property
-    def short(self) -> str:
-        """The name as a setting here would be spelled: ``unaligned_forced``."""
-        tail = self.name.removeprefix(_CHECKPOINTING).removeprefix(_RECOVERY)
-        return tail.replace(".", "_").replace("-", "_")
-
 
 def _c(name: str, default: str, here: str | None, note: str = "") -> FlinkOption:
-    return FlinkOption(_CHECKPOINTING + name, default, here, note)
+    return FlinkOption(CHECKPOINTING + name, default, here, note)
 
 
 def _r(name: str, default: str, here: str | None, note: str = "") -> FlinkOption:
-    return FlinkOption(_RECOVERY + name, default, here, note)
+    return FlinkOption(RECOVERY + name, default, here, note)
 
 
 FLINK_OPTIONS = (
@@ -161,43 +155,47 @@ FLINK_OPTIONS = (
 FORMER = {
     "state.backend": "state.backend.type",
     "state.backend.changelog.enabled": "state.changelog.enabled",
-    "state.backend.fs.memory-threshold": _CHECKPOINTING + "data-inline-threshold",
-    "state.backend.fs.write-buffer-size": _CHECKPOINTING + "write-buffer-size",
-    "state.backend.incremental": _CHECKPOINTING + "incremental",
-    "state.backend.local-recovery": _CHECKPOINTING + "local-backup.enabled",
-    "state.checkpoint-storage": _CHECKPOINTING + "storage",
-    "state.checkpoint.cleaner.parallel-mode": _CHECKPOINTING + "cleaner.parallel-mode",
-    "state.checkpoints.create-subdir": _CHECKPOINTING + "create-subdir",
-    "state.checkpoints.dir": _CHECKPOINTING + "dir",
-    "state.checkpoints.num-retained": _CHECKPOINTING + "num-retained",
-    "state.savepoints.dir": _CHECKPOINTING + "savepoint-dir",
-    "state.storage.fs.memory-threshold": _CHECKPOINTING + "data-inline-threshold",
-    "state.storage.fs.write-buffer-size": _CHECKPOINTING + "write-buffer-size",
-    "taskmanager.state.local.root-dirs": _CHECKPOINTING + "local-backup.dirs",
-    _CHECKPOINTING + "alignment-timeout": _CHECKPOINTING + "aligned-checkpoint-timeout",
-    _CHECKPOINTING + "checkpoints-after-tasks-finish.enabled": _CHECKPOINTING
+    "state.backend.fs.memory-threshold": CHECKPOINTING + "data-inline-threshold",
+    "state.backend.fs.write-buffer-size": CHECKPOINTING + "write-buffer-size",
+    "state.backend.incremental": CHECKPOINTING + "incremental",
+    "state.backend.local-recovery": CHECKPOINTING + "local-backup.enabled",
+    "state.checkpoint-storage": CHECKPOINTING + "storage",
+    "state.checkpoint.cleaner.parallel-mode": CHECKPOINTING + "cleaner.parallel-mode",
+    "state.checkpoints.create-subdir": CHECKPOINTING + "create-subdir",
+    "state.checkpoints.dir": CHECKPOINTING + "dir",
+    "state.checkpoints.num-retained": CHECKPOINTING + "num-retained",
+    "state.savepoints.dir": CHECKPOINTING + "savepoint-dir",
+    "state.storage.fs.memory-threshold": CHECKPOINTING + "data-inline-threshold",
+    "state.storage.fs.write-buffer-size": CHECKPOINTING + "write-buffer-size",
+    "taskmanager.state.local.root-dirs": CHECKPOINTING + "local-backup.dirs",
+    CHECKPOINTING + "alignment-timeout": CHECKPOINTING + "aligned-checkpoint-timeout",
+    CHECKPOINTING + "checkpoints-after-tasks-finish.enabled": CHECKPOINTING
     + "checkpoints-after-tasks-finish",
-    _CHECKPOINTING + "recover-without-channel-state.checkpoint-id": (
-        _RECOVERY + "without-channel-state.checkpoint-id"
+    CHECKPOINTING + "recover-without-channel-state.checkpoint-id": (
+        RECOVERY + "without-channel-state.checkpoint-id"
     ),
-    _CHECKPOINTING + "unaligned": _CHECKPOINTING + "unaligned.enabled",
-    "execution.savepoint-restore-mode": _RECOVERY + "claim-mode",
-    "execution.savepoint.ignore-unclaimed-state": _RECOVERY + "ignore-unclaimed-state",
-    "execution.savepoint.path": _RECOVERY + "path",
+    CHECKPOINTING + "unaligned": CHECKPOINTING + "unaligned.enabled",
+    "execution.savepoint-restore-mode": RECOVERY + "claim-mode",
+    "execution.savepoint.ignore-unclaimed-state": RECOVERY + "ignore-unclaimed-state",
+    "execution.savepoint.path": RECOVERY + "path",
 }
 """Keys that Flink has replaced and still reads (``withDeprecatedKeys``), and the ones of today."""
 
+_NO_LOOPS = "for loops in the graph, and a pipeline has none"
+_PARTITIONS = "state is divided into a stage's `partitions`, of which a restore may make any other number"
+_TASKS = "Spark divides a batch into tasks; state is divided by a stage's `partitions`"
+
 ELSEWHERE = {
-    "forceCheckpointing": "for loops in the graph, and a pipeline has none",
-    _CHECKPOINTING + "force": "for loops in the graph, and a pipeline has none",
-    "parallelism.default": "Spark divides a batch into tasks; state is divided by a stage's `partitions`",
-    "pipeline.max-parallelism": (
-        "state is divided into a stage's `partitions`, of which a restore may make any other number"
-    ),
-    "max_parallelism": "state is divided into a stage's `partitions`, of which a restore may make any other number",
-    "parallelism": "Spark divides a batch into tasks; state is divided by a stage's `partitions`",
+    "force-unaligned": f"{_NO_LOOPS}: `unaligned` suffices",
+    "forceCheckpointing": _NO_LOOPS,
+    CHECKPOINTING + "force": _NO_LOOPS,
+    "parallelism": _TASKS,
+    "max-parallelism": _PARTITIONS,
+    "pipeline.max-parallelism": _PARTITIONS,
+    "restart-strategy": "`restart` of the pipeline says how a stream restarts",
+    "state.backend.rocksdb": "Spark's settings of it begin with spark.sql.streaming.stateStore.rocksdb",
 }
-"""Words of Flink that are no option of its checkpointing, and why none is here."""
+"""Words of Flink, or how its keys begin, that are no option of its checkpointing; and why none is here."""
 
 OURS = {
     "initial_delay": "streams: before the first periodic checkpoint; when not set it is drawn, as in Flink",

@@ -10,13 +10,19 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from dagster_ckpt.core.flink_options import DURATIONS, ELSEWHERE, FLINK_OPTIONS, FORMER
+from dagster_ckpt.core.flink_options import (
+    CHECKPOINTING,
+    DURATIONS,
+    ELSEWHERE,
+    FLINK_OPTIONS,
+    FORMER,
+    RECOVERY,
+)
 from dagster_ckpt.errors import InvalidRequest
 
 log = logging.getLogger("dagster_ckpt.settings")
 
 _BY_KEY = {option.name: option for option in FLINK_OPTIONS}
-_BY_NAME = {**{option.short: option for option in FLINK_OPTIONS}, **_BY_KEY}
 
 
 T = TypeVar("T")
@@ -47,9 +53,28 @@ def nearest(name: str, known: Collection[str]) -> str:
     return next(iter([*get_close_matches(name, known, n=1), *begins]), "")
 
 
+def _spelled(name: str) -> str:
+    """Return a name as a setting here is spelled: ``max-parallelism`` and ``maxParallelism`` are one."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    for folder in (CHECKPOINTING, RECOVERY, "state.backend."):
+        apart = apart.removeprefix(folder)
+    return re.sub(r"[.\s-]", "_", apart.strip()).lower()
+
+
+_BY_NAME = {_spelled(key): _BY_KEY[today] for key, today in FORMER.items()}
+_BY_NAME |= {_spelled(option.name): option for option in FLINK_OPTIONS}
+_ELSEWHERE = {_spelled(name): why for name, why in ELSEWHERE.items()}
+
+
+def _why_elsewhere(name: str) -> str:
+    """Return why a word of Flink is no setting here; empty: it is none of them."""
+    spelled = _spelled(name)
+    return next((why for word, why in _ELSEWHERE.items() if f"{spelled}_".startswith(f"{word}_")), "")
+
+
 def is_of_flink(name: str) -> bool:
     """True for an option of Flink, by its full key or as it would be spelled here."""
-    return name in _BY_NAME or name in FORMER or name in ELSEWHERE
+    return _spelled(name) in _BY_NAME or bool(_why_elsewhere(name))
 
 
 def key_of_today(name: str) -> str:
@@ -59,9 +84,9 @@ def key_of_today(name: str) -> str:
 
 def refusal(name: str, known: Collection[str]) -> str:
     """Return the sentence about a setting that is not among ``known``: the nearest one, or why there is none."""
-    if name in ELSEWHERE:
-        return f"`{name}` is not supported: {ELSEWHERE[name]}"
-    option = _BY_NAME.get(key_of_today(name))
+    if why := _why_elsewhere(name):
+        return f"`{name}` is not supported: {why}"
+    option = _BY_NAME.get(_spelled(name))
     if option is not None and option.here is None:
         return f"`{name}` is not supported: {option.note}"
     if option is not None and option.here in known:

@@ -85,6 +85,13 @@ from dagster_ckpt.errors import InvalidRequest
             {"max_parallelism": 128},
             "`max_parallelism` is not supported: state is divided into a stage's `part",
         ),
+        ({"maxParallelism": 128}, "`maxParallelism` is not supported: state is divided into a stage's `part"),
+        ({"force-unaligned": True}, "`force-unaligned` is not supported: for .* none: `unaligned` suffices$"),
+        ({"local_recovery": True}, "`local_recovery`: did you mean `local_backup`\\?$"),
+        (
+            {"restart-strategy.type": "none"},
+            "`restart-strategy.type` is not supported: `restart` of the pipe",
+        ),
         (
             {"execution.checkpointing.dir": "s3://b"},
             "`execution.checkpointing.dir` says where checkpoints live: give",
