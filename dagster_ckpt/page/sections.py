@@ -13,6 +13,7 @@ from dagster_ckpt.core.checkpoint.statistics import (
     StageStatistics,
 )
 from dagster_ckpt.core.model import SnapshotMetrics
+from dagster_ckpt.core.restore.horizon import no_longer
 from dagster_ckpt.core.units import ago, count, counted, duration, milliseconds, moment, size
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary
 from dagster_ckpt.page.facts import CheckpointPage, Links, PendingCheckpoint, StagePosition
@@ -77,24 +78,31 @@ def restorable(page: CheckpointPage, links: Links) -> str:
 
 
 def _restorable_row(page: CheckpointPage, one: SnapshotSummary, links: Links) -> str:
-    note = " · ".join(filter(None, (one.name, one.note)))
+    gone = no_longer(one.key, one.lost, one.lost_since)
+    note = " · ".join(filter(None, (one.name, one.note, gone)))
     named = f"<b>{escape(one.key)}</b>" + (f'<div class="k">{escape(note)}</div>' if note else "")
     taken = "-" if one.completed_at is None else ago(max(0.0, page.now - one.completed_at))
     at = f'<span title="{moment(one.completed_at)}">{taken}</span>'
     kind = "savepoint" if "savepoint" in one.kind else "checkpoint"
     tag = f'<span class="tag {"save" if kind == "savepoint" else "ok"}">{kind}</span>'
+    return _row(
+        f"w{named}", f"*{at}", f"*{tag}", duration(one.duration), size(one.bytes_full), size(one.bytes_new),
+        str(one.epoch), f"*{_way_back(page, one, links)}",
+    )  # fmt: skip
+
+
+def _way_back(page: CheckpointPage, one: SnapshotSummary, links: Links) -> str:
+    """Return how it is restored; that it is gone, where it cannot be."""
+    if one.lost:
+        return '<span class="bad">gone</span>'
     goes = []
     if links.preview is not None:
         goes.append(f'<a href="{escape(links.preview(one.key))}">preview</a>')
     if links.restore is not None:
         goes.append(f'<a href="{escape(links.restore(one.key))}">restore →</a>')
-    where = (
+    return (
         " · ".join(goes) or f"<code>dagster-ckpt restore {escape(one.key)} -p {escape(page.pipeline)}</code>"
     )
-    return _row(
-        f"*{named}", f"*{at}", f"*{tag}", duration(one.duration), size(one.bytes_full), size(one.bytes_new),
-        str(one.epoch), f"*{where}",
-    )  # fmt: skip
 
 
 def stages(page: CheckpointPage) -> str:

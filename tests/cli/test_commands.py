@@ -43,7 +43,12 @@ def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Progra
     of_an_hour, newest = (record := world.record()).completed
     world.write(
         record.model_copy(
-            update={"completed": (of_an_hour.model_copy(update={"stands_for": "hour, day"}), newest)}
+            update={
+                "completed": (
+                    of_an_hour.model_copy(update={"stands_for": "hour, day"}),
+                    newest.model_copy(update={"lost": "offset 2 of topic a", "lost_since": 86_400.0}),
+                )
+            }
         )
     )
     assert {s["key"]: s["kept_for"] for s in run.json("list")} == {
@@ -53,6 +58,9 @@ def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Progra
     }
     lines = run("list").stdout.splitlines()
     assert [line for line in lines if line.rstrip().endswith("its hour, day") and "chk-000001" in line]
+    assert [line for line in lines if line.rstrip().endswith("gone") and "chk-000002" in line]
+    why = "chk-000002 can no longer be restored: offset 2 of topic a is gone, as is known since 1970-01-02"
+    assert why in " ".join(run("list").stdout.split())
     assert max(map(len, lines)) <= 80
     assert "kept: for its hour and its day (setting retention)" in run("show", "chk-1", "-p", "sales").stdout
     assert (

@@ -13,7 +13,7 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_opt
 from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.restore.horizon import Horizon, no_longer
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.served import readers_of
@@ -143,6 +143,8 @@ def _show_snapshots(
     for summary in summaries:
         if summary.message:
             work.output.say(f"{summary.pipeline} {summary.key} failed: {summary.message}")
+        if summary.lost and not horizons:
+            work.output.say(no_longer(summary.key, summary.lost, summary.lost_since))
     for horizon in horizons.values():
         if horizon.lost:
             work.output.say(horizon.sentence())
@@ -171,7 +173,15 @@ def _short_row(s: SnapshotSummary, now: float, horizons: Horizons, *, is_newest:
     timed = _left(s, horizons) if horizons else duration(s.duration)
     beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
     shown = "shown" if s.is_shown and not is_newest else ""
-    return (s.key, s.status.value, taken, timed, *sizes, " ".join(filter(None, (s.name or beside, shown))))
+    gone = "gone" if s.lost and not horizons else ""
+    return (
+        s.key,
+        s.status.value,
+        taken,
+        timed,
+        *sizes,
+        " ".join(filter(None, (s.name or beside, shown, gone))),
+    )
 
 
 def _show_pipelines(work: Invocation, found: Sequence[PipelineSummary], *, long: bool) -> None:

@@ -111,6 +111,10 @@ class CompletedRecord(Record):
     """``hour``, ``day`` or both, where it is kept beside the newest; empty: it is one of these."""
     left_by: int | None = None
     """Epoch of the restore that went back to before it; None: the pipeline's present state comes from it."""
+    lost: str = ""
+    """What it needs and is gone, as who looked last has seen; empty: nobody has missed anything."""
+    lost_since: float | None = None
+    """When that was seen first."""
 
     @classmethod
     def of(
@@ -344,13 +348,9 @@ class CoordinatorRecord(Record):
     @property
     def known_ids(self) -> frozenset[int]:
         """Checkpoints that are restorable, pending or being deleted."""
-        return frozenset(
-            (
-                *(entry.checkpoint_id for entry in (*self.completed, *self.savepoints)),
-                *(entry.checkpoint_id for entry in self.pending),
-                *(entry.checkpoint_id for entry in self.cleanup),
-            )
-        )
+        restorable = {entry.checkpoint_id for entry in (*self.completed, *self.savepoints)}
+        pending = {entry.checkpoint_id for entry in self.pending}
+        return frozenset(restorable | pending | {entry.checkpoint_id for entry in self.cleanup})
 
     @property
     def late_tables(self) -> str:

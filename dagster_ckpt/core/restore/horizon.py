@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dagster_ckpt.core.units import moment
+
 DAY = 86_400.0
 
 
@@ -35,6 +37,8 @@ class Horizon:
     """What may be gone first; None: no clock removes any of it."""
     days: float | None
     """Days until then, 0 where others may remove it at any time; None: no clock does."""
+    lost_since: float | None = None
+    """When it was first seen that something is gone (seconds since the epoch)."""
 
     @property
     def is_restorable(self) -> bool:
@@ -54,7 +58,7 @@ class Horizon:
         """Return the horizon as a sentence for people."""
         if self.lost:
             first = self.lost[0]
-            return f"{self.key} can no longer be restored: {first.what} is gone. {first.advice}".strip()
+            return f"{no_longer(self.key, first.what, self.lost_since)}. {first.advice}".strip()
         return self._while_there() + "".join(
             f". {pin.what} could not be looked at: {pin.unasked}" for pin in self.unasked
         )
@@ -73,6 +77,12 @@ class Horizon:
         return (
             f"{self.key} can be restored for {left}: then {self.next.what} may go. {self.next.advice}".strip()
         )
+
+
+def no_longer(key: str, what: str, since: float | None) -> str:
+    """Return that a snapshot cannot be restored any more, why, and since when that is known; empty: it can be."""
+    known = "" if since is None else f", as is known since {moment(since)}"
+    return f"{key} can no longer be restored: {what} is gone{known}" if what else ""
 
 
 def horizon_of(key: str, pins: Sequence[Pin], *, now: float) -> Horizon:

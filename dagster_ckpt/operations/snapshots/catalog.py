@@ -91,6 +91,10 @@ class SnapshotSummary(Labeled):
     """``newest``, ``its hour``, ``its day``; of a savepoint ``you``; empty: it is not kept."""
     is_shown: bool = False
     """It is the newest that all tables show."""
+    lost: str = ""
+    """What it needs and is gone; empty: nobody has missed anything."""
+    lost_since: float | None = None
+    """When that was seen first."""
 
     @property
     def duration(self) -> float | None:
@@ -218,6 +222,8 @@ def _summary(entry: CompletedRecord, pipeline: PipelineId, status: SnapshotStatu
         epoch=entry.epoch,
         run_id=entry.run_id,
         kept_for="you" if status is SnapshotStatus.SAVEPOINT else entry.kept_for,
+        lost=entry.lost,
+        lost_since=entry.lost_since,
         **entry.trigger.label.fields(),
     )
 

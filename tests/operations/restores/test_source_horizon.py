@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.restores.horizon import restorability
 from dagster_ckpt.operations.restores.preview import preview_restore
+from dagster_ckpt.operations.snapshots.catalog import list_snapshots
+from dagster_ckpt.page.facts import Links, page_facts
+from dagster_ckpt.page.html import page_html
 from dagster_ckpt.testing import MemoryTopics
 from tests.operations.readers.test_load_table import Known
 from tests.operations.world import SALES, World
@@ -70,6 +74,28 @@ def test_a_snapshot_is_restorable_as_long_as_the_topic_keeps_what_it_reads_next(
     lost = "offset 2 of partition 0 of topic orders (the earliest there is 4) is gone"
     assert found["chk-000001"].startswith(f"chk-000001 can no longer be restored: {lost}")
     assert "for 6.0 days" in found["chk-000002"]
+    known = f"chk-000001 can no longer be restored: {lost}, as is known since 1970-01-04 00:00:00 UTC"
+    again = sentences(world, reading(topics), now=3.5 * DAY)["chk-000001"]
+    assert again.startswith(known), "when it was seen first, not when it was looked at last"
+    listed = {one.key: one.lost_since for one in list_snapshots(world.deployment, SALES)}
+    assert listed == {"chk-000001": 3 * DAY, "chk-000002": None, "chk-000003": None}, "known without the code"
+    html = page_html(page_facts(world.deployment, SALES, now=4 * DAY), links=Links(restore="/go?{}".format))
+    assert "/go?chk-000002" in html
+    assert "/go?chk-000001" not in html
+    assert escape(known) in html
+
+
+def test_what_came_back_can_be_restored_again(world: World, tmp_path: Path) -> None:
+    arrived(world, tmp_path / "days", 0)
+    world.checkpoint(1, batches=0)
+    arrived(world, tmp_path / "days", 1)
+    world.checkpoint(2, batches=0)
+    file = tmp_path / "days" / "day 1.json"
+    gone = file.rename(tmp_path / "elsewhere")
+    assert "can no longer be restored" in sentences(world, reading(None))["chk-000001"]
+    gone.rename(file)
+    assert "can be restored" in sentences(world, reading(None))["chk-000001"]
+    assert not any(one.lost for one in list_snapshots(world.deployment, SALES))
 
 
 def test_a_source_that_was_renamed_is_asked_by_its_former_uid(world: World, topics: MemoryTopics) -> None:
