@@ -18,6 +18,8 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, refuse_unused, user
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
+WEBSERVER = "DAGSTER_CKPT_URL"
+"""Variable of the environment: the webserver that runs are launched through."""
 _POLL_SECONDS = 1.0
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
@@ -107,7 +109,7 @@ def launch_options(function: Any) -> Any:
         click.option(
             "--location", default="", metavar="NAME", help="Code location, where several have the job."
         ),
-        click.option("--url", envvar="DAGSTER_CKPT_URL", default="", help="A running Dagster webserver."),
+        click.option("--url", envvar=WEBSERVER, default="", help="A running Dagster webserver."),
     ):
         decorated = option(decorated)
     return decorated

@@ -60,6 +60,8 @@ class Links:
     """Launchpad that restores a snapshot, by its key."""
     preview: Callable[[str], str] | None = None
     """Launchpad that previews that restore, by its key."""
+    command: Callable[[str], str] | None = None
+    """Command that restores it, or that previews that, by its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,22 +87,22 @@ def _restorable_row(page: CheckpointPage, one: SnapshotSummary, links: Links) ->
     tag = f'<span class="tag {"save" if kind == "savepoint" else "ok"}">{kind}</span>'
     return _row(
         f"w{named}", f"*{at}", f"*{tag}", duration(one.duration), size(one.bytes_full), size(one.bytes_new),
-        str(one.epoch), f"*{_way_back(page, one, links)}",
+        str(one.epoch), f"*{_way_back(one, links)}",
     )  # fmt: skip
 
 
-def _way_back(page: CheckpointPage, one: SnapshotSummary, links: Links) -> str:
+def _way_back(one: SnapshotSummary, links: Links) -> str:
     """Return how it is restored; that it is gone, where it cannot be."""
+    goes = []
     if one.lost:
         return '<span class="bad">gone</span>'
-    goes = []
     if links.preview is not None:
         goes.append(f'<a href="{escape(links.preview(one.key))}">preview</a>')
     if links.restore is not None:
         goes.append(f'<a href="{escape(links.restore(one.key))}">restore →</a>')
-    return (
-        " · ".join(goes) or f"<code>dagster-ckpt restore {escape(one.key)} -p {escape(page.pipeline)}</code>"
-    )
+    if not goes and links.command is not None:
+        goes.append(f"<code>{escape(links.command(one.key))}</code>")
+    return " · ".join(goes)
 
 
 def stages(page: CheckpointPage) -> str:

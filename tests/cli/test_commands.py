@@ -293,7 +293,11 @@ def test_the_page_is_a_file_and_its_links_need_a_location(world: World, run: Pro
     world.checkpoint(1)
     page = tmp_path / "page.html"
     assert str(page) in run("page", "-o", str(page)).stdout
-    assert "dagster-ckpt restore chk-000001" in page.read_text()
+    assert "<code>dagster-ckpt preview --" in (text := page.read_text()), "a restore would need the code"
+    assert "chk-000001 -p sales</code>" in text
+    run("page", "-o", str(page), "-f", "my shop.py")
+    assert "<code>dagster-ckpt restore --" in (text := page.read_text())
+    assert "chk-000001 -p sales -f &#x27;my shop.py&#x27;</code>" in text
     run("page", "-o", str(page), "--dagster", "localhost:3000", "--location", "shop")
     text = page.read_text()
     assert 'href="http://localhost:3000/locations/shop/jobs/sales/playground/setup?config=' in text

@@ -85,10 +85,11 @@ def test_it_tells_counts_what_is_waited_for_and_what_can_be_restored(world: Worl
     assert (pending.since, pending.missing) == (4.0, ("totals", "late"))
     assert page.newest == "savepoint-000003"
     assert [(p.uid, p.offsets) for p in page.positions] == [("totals", (("0", "pos 4"),))]
-    html = page_html(page)
+    html = page_html(page, links=Links(command="dagster-ckpt restore {} -p sales -f a&b.py".format))
     for said in (
         "checkpoint 5", "0 of 2 acknowledged", "waits for <b>totals, late</b>", "expires in 9 min 56 s", "disk full",
-        "dagster-ckpt restore chk-000002 -p sales", "savepoint-000003, stage by stage", "<summary>2 subtasks",
+        "dagster-ckpt restore chk-000002 -p sales -f a&amp;b.py",
+        "savepoint-000003, stage by stage", "<summary>2 subtasks",
     ):  # fmt: skip
         assert said in html, said
 

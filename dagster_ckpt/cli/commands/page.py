@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,7 +11,9 @@ from urllib.parse import quote
 
 import click
 
+from dagster_ckpt.cli.code_location import CodeOptions, code_options
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
+from dagster_ckpt.cli.launch import WEBSERVER
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
@@ -40,6 +43,7 @@ _REFRESH = 5
     "--dagster", default="", metavar="URL", help="Dagster's webserver: runs and restores become links."
 )
 @click.option("--location", default="", metavar="NAME", help="With --dagster: the pipeline's code location.")
+@code_options
 def page(
     work: Invocation,
     *,
@@ -50,17 +54,18 @@ def page(
     port: int,
     dagster: str,
     location: str,
+    code: CodeOptions,
 ) -> ExitCode:
     """Make the checkpoint page: counts, durations, what can be restored, stages, history.
 
     One HTML file that needs nothing else; served, it is read again every few seconds. It is made from store and storage
-    alone, so also of a pipeline whose machine is gone.
+    alone, so also of a pipeline whose machine is gone. With the code (-m, -f or -w) it shows commands that restore.
     """
     if dagster and not location:
         raise InvalidRequest("--dagster needs --location too: the code location that has the pipeline's jobs")
     if serve and output:
         raise InvalidRequest("give --serve or --output, not both")
-    links_of = partial(_links, dagster, location)
+    links_of = partial(_links, dagster, location) if dagster else partial(_commands, work, code)
     if serve:
         _serve(work, (host, port), pipeline, links_of)
         return ExitCode.FINE
@@ -98,9 +103,15 @@ def _serve(work: Invocation, at: tuple[str, int], only: str, links_of: Callable[
             work.output.say("ended")
 
 
+def _commands(work: Invocation, code: CodeOptions, pipeline: PipelineId) -> Links:
+    """Return commands that run as they are shown: a restore needs the code or a webserver, its preview neither."""
+    does = "restore" if code.is_given or os.environ.get(WEBSERVER) else "preview"
+    return Links(
+        command=lambda key: work.output.worded(f"dagster-ckpt {does} {key} -p {pipeline}{code.as_given}")
+    )
+
+
 def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
-    if not dagster:
-        return Links()
     from dagster_ckpt.dagster.launchpad import restore_link
 
     url = dagster if "://" in dagster else f"http://{dagster}"
