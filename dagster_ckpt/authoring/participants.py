@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
+from dagster_ckpt.authoring.targets import TableMode, TableTarget
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
 QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error"})
@@ -43,9 +44,19 @@ class StageParticipant:
         return ()
 
     @property
+    def target(self) -> TableTarget | None:
+        """That table as a stage's definition has it."""
+        mode = TableMode.UPSERT if self.key else TableMode.APPEND
+        return TableTarget(name=self.table, mode=mode, key=self.key) if self.table else None
+
+    @property
     def rereads(self) -> bool:
         """True where it reads the stage's input a second time, which has to be in a channel then."""
         return False
+
+    def of_stage(self, uid: str) -> StageParticipant:
+        """Return the same participant for a stage of this uid."""
+        raise NotImplementedError
 
     def open(self, context: Any) -> Any:
         """Return the writer of the stage's batches. Nothing outside is changed by opening it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from dagster_ckpt.authoring.derived import DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.hooks import HookDefinition
+from dagster_ckpt.authoring.judged_sinks import judged_apart
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
 from dagster_ckpt.core.chains import chained
@@ -270,6 +271,7 @@ def checkpointed_pipeline(
             function()
         finally:
             _composing.reset(token)
+        nodes = judged_apart(nodes)
         local_folder(table_dir, setting="table_dir")
         settings = dict(checkpointing or {})
         CheckpointConfig.of(**settings)

@@ -44,16 +44,16 @@ class _Judged(_ForAll, total=False):
     at_most: str | int
     beyond: Literal["warn", "fail"]
     late: Literal["count", "keep"]
+    on_error: Literal["fail", "quarantine"]
 
 
 class StageSettings(_Judged, total=False):
     """Further settings of ``@spark_stage``."""
 
     max_entries_per_trigger: int
-    on_error: Literal["fail", "quarantine"]
 
 
-class SinkSettings(_ForAll, total=False):
+class SinkSettings(_Judged, total=False):
     """Further settings of ``@spark_sink``."""
 
     max_entries_per_trigger: int

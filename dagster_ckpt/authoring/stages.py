@@ -148,7 +148,11 @@ class StageDefinition:
 
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""
-        return replace(self, uid=_checked_uid(uid))
+        name, participant, table = _checked_uid(uid), self.participant, self.table
+        if participant is not None:
+            participant = participant.of_stage(name)
+            table = table if self.role is StageRole.SINK else participant.target
+        return replace(self, uid=name, participant=participant, table=table)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add the stage to the pipeline being composed, or, given DataFrames, call the function."""
@@ -242,19 +246,23 @@ def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str,
 
 
 _FOR_ALL = {
-    "previous_uids",
-    "partitions",
-    "chain",
-    "output_mode",
-    "tags",
-    "config_schema",
-    "required_resource_keys",
+    *(
+        "previous_uids",
+        "partitions",
+        "chain",
+        "output_mode",
+        "tags",
+        "config_schema",
+        "required_resource_keys",
+    ),
+    *("boundedness", "barrier_after", "is_backlog"),
+    *QUARANTINE_SETTINGS,
 }
-_OF_SOURCES = {"boundedness", "barrier_after", "is_backlog"}
+_OF_STAGES = {*_FOR_ALL, "max_entries_per_trigger"}
 _SETTINGS = {
-    StageRole.SOURCE: {*_FOR_ALL, *_OF_SOURCES, *QUARANTINE_SETTINGS, "asset", "reads"},
-    StageRole.STAGE: {*_FOR_ALL, *_OF_SOURCES, *QUARANTINE_SETTINGS, "max_entries_per_trigger"},
-    StageRole.SINK: {*_FOR_ALL, *_OF_SOURCES, "max_entries_per_trigger", "table", "key", "to", "asset"},
+    StageRole.SOURCE: {*_FOR_ALL, "asset", "reads"},
+    StageRole.STAGE: _OF_STAGES,
+    StageRole.SINK: {*_OF_STAGES, "table", "key", "to", "asset"},
 }
 """What each decorator takes beside ``uid``; where it means nothing it is refused with a sentence of its own."""
 
@@ -262,11 +270,6 @@ _SETTINGS = {
 def _define(
     fn: Callable[..., DataFrame], role: StageRole, uid: str, settings: dict[str, Any]
 ) -> StageDefinition:
-    if "on_error" in settings and role is not StageRole.STAGE:
-        raise InvalidRequest(
-            f"{role} {fn.__name__!r} has on_error, and only a stage's input can be read again: put it on a "
-            "@spark_stage between a source that returns what it reads as it is and the sinks"
-        )
     refuse_unknown(settings, _SETTINGS[role], of=f"@spark_{role} {fn.__name__!r}")
     names = list(inspect.signature(fn).parameters)
     inputs = tuple(name for name in names if name not in ("spark", "context"))
@@ -295,9 +298,8 @@ def _define(
         raise InvalidRequest(f"{fn.__name__!r} is no source: only a source has a backlog (`is_backlog`)")
     name = _checked_uid(uid or fn.__name__)
     settings["participant"] = made = take_participant(fn, name, settings)
-    if made is not None and made.table:
-        mode = TableMode.UPSERT if made.key else TableMode.APPEND
-        settings["table"] = TableTarget(name=made.table, mode=mode, key=made.key)
+    if made is not None and role is not StageRole.SINK:
+        settings["table"] = made.target
     return StageDefinition(
         uid=name,
         role=role,
@@ -323,7 +325,8 @@ def spark_source(
             stream's checkpoints fall (the end of a file), each of which waits for such a batch within its
             timeout; ``is_backlog`` (SourceBatch -> bool): when ``interval_during_backlog`` counts;
             ``reads=KafkaTopics("broker:9092")``: where it reads, so that a snapshot whose records are gone is told;
-            ``expect`` and its limits as for ``spark_stage``.
+            ``expect`` and its limits as for ``spark_stage``; ``on_error="quarantine"``: rows that Spark's reader
+            cannot parse, told by its column ``_corrupt_record``, go to the quarantine.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:
@@ -380,7 +383,7 @@ def spark_sink(
         to: where the rows end: a target of ``dagster_ckpt.sinks``; default: a ``DeltaTable`` in the folder ``table``.
         output_mode: Spark's output mode; default ``append``, with a key ``update``.
         settings: as for ``spark_stage``, and ``asset="lake/orders"``: the table's key in Dagster, by default
-            ``<pipeline>/<uid>``.
+            ``<pipeline>/<uid>``. With ``expect``, ``late`` or ``on_error`` a stage ``<uid>_rows`` judges the rows.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

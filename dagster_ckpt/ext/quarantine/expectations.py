@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from dagster_ckpt.authoring.participants import StageParticipant
 from dagster_ckpt.errors import InvalidRequest
 
-MOST_CONDITIONS = 62
-"""A verdict is a number of Spark's, one bit for each condition."""
+MOST_CONDITIONS = 61
+"""A verdict is a number of Spark's, a bit for each condition and for those of ``on_error``."""
 PROCESSED, HELD = "can be processed", "tables can hold it"
 """Conditions of ``on_error="quarantine"``, as counts and the quarantine name them."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
@@ -76,6 +76,10 @@ class Expectations(StageParticipant):
     def key(self) -> tuple[str, ...]:
         """A row that was judged again takes its own place."""
         return ("id",) if self.table else ()
+
+    def of_stage(self, uid: str) -> Expectations:
+        """Return the same expectations of another stage, whose quarantine is its own."""
+        return replace(self, uid=uid)
 
     @property
     def rereads(self) -> bool:

@@ -18,6 +18,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
@@ -27,11 +28,13 @@ from dagster_ckpt.ext.quarantine.late_rows import LateRows
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
 from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
 from dagster_ckpt.ext.quarantine.verdicts import (
+    UNPARSED,
     VERDICT,
     WarnedRows,
     action_on,
     broken_by,
     by_verdict,
+    corrupt_column,
     refuse_impossible,
     verdict_sql,
 )
@@ -40,6 +43,7 @@ from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_staged
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.files import DataFile, remove_files, spark_path, spark_uri
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import committable_paths
 from dagster_ckpt.spark.sink.judge import broken
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts, note, total_through
@@ -62,27 +66,39 @@ class JudgedRows:
         self._expectations = expectations
         self._conditions = expectations.conditions
         self._ahead: Sequence[RuleAhead] = ()
+        self._poisoned: PoisonedRows | None = None
+        self._corrupt = ""
         self._uid, self._directory = context.stage.uid, context.directory
-        self._schema = context.frame.schema
-        refuse_impossible(f"stage {self._uid!r}", self._conditions, context.frame)
-        self._refuse_remote()
-        self._poisoned = None
+        self.schema = context.frame.schema
+        whose = f"{context.stage.role} {self._uid!r}"
+        refuse_impossible(whose, self._conditions, context.frame)
+        self._refuse_remote(whose)
         if expectations.keeps_errors:
-            self._ahead = context.rules_ahead()
-            self._conditions = (*self._conditions, Condition(HELD, Action.QUARANTINE))
-            self._poisoned = PoisonedRows(context, self._judged)
+            self._prepare_for_errors(whose, context)
         self._kept = None
         if expectations.table:
-            self._kept = KeptRows(context, self._conditions, self._ahead)
+            self._kept = KeptRows(context, self.schema, self._conditions, self._ahead)
             self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
         self._requeue = context.requeue
-        self._requeuing = Requeuing(self._conditions, self._judged, self._schema, context)
+        self._requeuing = Requeuing(self._conditions, self._judged, self.schema, context)
 
-    def _refuse_remote(self) -> None:
+    def _prepare_for_errors(self, whose: str, context: ParticipantContext) -> None:
+        """Rows of a stage are found in its input, which is read again; a source's reader tells its own."""
+        frame, conditions = context.frame, [HELD]
+        if context.stage.role is StageRole.SOURCE:
+            self._corrupt = corrupt_column(whose, frame)
+            frame, conditions = frame.drop(self._corrupt), [HELD, PROCESSED]
+            self.schema = frame.schema
+        self._ahead = context.rules_ahead(frame)
+        self._conditions = (*self._conditions, *(Condition(one, Action.QUARANTINE) for one in conditions))
+        if not self._corrupt:
+            self._poisoned = PoisonedRows(context, self._judged)
+
+    def _refuse_remote(self, whose: str) -> None:
         if exchange_of(self._directory.log) is not None:
             raise InvalidRequest(
-                f"stage {self._uid!r} has conditions on its rows, which cannot be judged yet where work_dir is in an "
+                f"{whose} has conditions on its rows, which cannot be judged yet where work_dir is in an "
                 "object store: give work_dir a folder that all machines mount"
             )
 
@@ -106,12 +122,19 @@ class JudgedRows:
     def _judged(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        asked = self._expectations.conditions
+        asked, no_text = self._expectations.conditions, f.lit(None).cast("string")
+        if self._corrupt and self._corrupt not in frame.columns:  # what was kept as columns was parsed
+            frame = frame.withColumn(self._corrupt, no_text)
         verdict = f.expr(verdict_sql(asked))
         if self._ahead:
             wrong = reduce(or_, (f.coalesce(broken(frame, one.rule), f.lit(False)) for one in self._ahead))
             verdict = verdict.bitwiseOR(f.when(wrong, 1 << len(asked)).otherwise(0).cast("bigint"))
-        return frame.select("*", verdict.alias(VERDICT))
+        if not self._corrupt:
+            return frame.select("*", verdict.alias(VERDICT))
+        columns, text = [quoted(n) for n in frame.columns if n != self._corrupt], f.col(quoted(self._corrupt))
+        # Of what is no row nothing else is asked.
+        verdict = f.when(text.isNotNull(), f.lit(2 << len(asked)).cast("bigint")).otherwise(verdict)
+        return frame.select(*columns, text.alias(UNPARSED), verdict.alias(VERDICT))
 
     def _write(
         self,
@@ -170,9 +193,10 @@ class JudgedRows:
             )
 
     def _refused(self, frame: DataFrame, folder: Path, verdicts: Sequence[int]) -> DataFrame:
-        from pyspark.sql.types import LongType, StructField, StructType
+        from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-        schema = StructType([*self._schema.fields, StructField(VERDICT, LongType())])
+        unparsed = [StructField(UNPARSED, StringType())] if self._corrupt else []
+        schema = StructType([*self.schema.fields, *unparsed, StructField(VERDICT, LongType())])
         places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
         return frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
 
@@ -198,7 +222,7 @@ class JudgedRows:
         for one, number in warned[1].items():
             found[one.sql] += number
         if poisoned:
-            found[PROCESSED] = poisoned
+            found[PROCESSED] += poisoned
         changes = {
             "at_most": self._expectations.at_most,
             "fails": self._expectations.fails,

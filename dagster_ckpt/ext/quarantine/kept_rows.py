@@ -12,7 +12,7 @@ from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
 from dagster_ckpt.ext.quarantine.late_rows import LATE
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
-from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT
+from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.quoting import quoted
@@ -20,6 +20,7 @@ from dagster_ckpt.spark.sink.judge import broken
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
 """Ids of a batch lie side by side: a publish that replaces rows looks into few files."""
@@ -30,10 +31,14 @@ class KeptRows:
     """Rows of one stage as its quarantine has them."""
 
     def __init__(
-        self, context: ParticipantContext, conditions: Sequence[Condition], ahead: Sequence[RuleAhead]
+        self,
+        context: ParticipantContext,
+        schema: StructType,
+        conditions: Sequence[Condition],
+        ahead: Sequence[RuleAhead],
     ) -> None:
-        self._uid, self._schema = context.stage.uid, context.frame.schema
-        self._conditions, self._ahead, self._own = conditions, ahead, context.own_rules()
+        self._uid, self._schema = context.stage.uid, schema
+        self._conditions, self._ahead, self._own = conditions, ahead, context.own_rules(schema)
 
     def none(self, spark: SparkSession) -> DataFrame:
         """Return no rows, of all columns."""
@@ -153,9 +158,13 @@ class KeptRows:
         from pyspark.sql import functions as f
 
         whole = f.struct(*(f.col(quoted(name)) for name in self._schema.names))
+        text = f.to_json(whole, AS_JSON)
         wrong = [f.coalesce(broken(rows, rule), f.lit(False)) for rule in self._own]
+        if UNPARSED in rows.columns:
+            wrong.append(f.col(UNPARSED).isNotNull())
+            text = f.coalesce(f.col(UNPARSED), text)
         held = f.when(~reduce(or_, wrong), whole) if wrong else whole
-        return [f.to_json(whole, AS_JSON).alias("row"), held.alias("columns")]
+        return [text.alias("row"), held.alias("columns")]
 
     def _origin(self, batch: BatchId) -> list[Column]:
         from pyspark.sql import functions as f

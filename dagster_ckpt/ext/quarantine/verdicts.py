@@ -23,6 +23,9 @@ VERDICT = "_dagster_ckpt_verdict"
 _ROWS = "rows"
 """Name of the count of all rows that were warned of, beside those of single conditions."""
 
+UNPARSED = "_dagster_ckpt_unparsed"
+"""Column of the text of a source's record that Spark's reader cannot parse, while a batch is written."""
+
 AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
 """Form of rows that are kept as text: times to the microsecond, and every column."""
 
@@ -71,6 +74,18 @@ class WarnedRows:
             return 0, {}
         numbers = numbers_of(self._seen, folder)
         return numbers[_ROWS], {one: numbers[str(bit)] for bit, one in self._bits.items()}
+
+
+def corrupt_column(whose: str, frame: DataFrame) -> str:
+    """Return the column in which Spark's reader has what it cannot parse. Raises InvalidRequest where there is none."""
+    name = frame.sparkSession.conf.get("spark.sql.columnNameOfCorruptRecord") or ""
+    if name not in frame.columns or frame.schema[name].dataType.simpleString() != "string":
+        raise InvalidRequest(
+            f"{whose} has on_error='quarantine' and returns no column {name!r}, by which Spark tells the records that "
+            f"it cannot parse: add '{name} STRING' to the schema of its reader, or let it return text, and put "
+            "on_error on the stage that parses it"
+        )
+    return name
 
 
 def by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:

@@ -23,6 +23,7 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
     from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -70,6 +71,9 @@ def _numbers(folder: Path) -> list[int]:
 class BatchFiles(Protocol):
     """Writer of a stage's micro-batches into files for its channel log."""
 
+    schema: StructType
+    """Columns of what goes on."""
+
     def write(self, frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) -> tuple[DataFile, ...]:
         """Write a batch below a new folder; return the files that readers get, named relative to ``root``.
 
@@ -96,8 +100,8 @@ class ParticipantContext:
     """Return the rows that the stage's function makes of other inputs, which may be no streams."""
     input_of: Callable[[BatchId | None], BatchInput]
     """Return the input of a planned batch, to be read again; None: one without rows."""
-    rules_ahead: Callable[[], Sequence[RuleAhead]]
-    """Return the rules of the tables behind the stage, for its rows."""
-    own_rules: Callable[[], Sequence[RowRule]]
-    """Return the rules of the participant's own table for them."""
+    rules_ahead: Callable[[DataFrame], Sequence[RuleAhead]]
+    """Return the rules of the tables behind the stage, for rows that go on to them."""
+    own_rules: Callable[[StructType], Sequence[RowRule]]
+    """Return the rules of the participant's own table for such columns."""
     warn: Callable[[str], None]

@@ -333,7 +333,7 @@ class StageQuery:
         if participant is None:
             return ChannelSink(self.log, frame.schema, marked=marked)
         files: BatchFiles = participant.open(self._participant_context(frame))
-        return ChannelSink(self.log, frame.schema, marked=marked, write=files.write, replay=files.replay)
+        return ChannelSink(self.log, files.schema, marked=marked, write=files.write, replay=files.replay)
 
     def _participant_context(self, frame: DataFrame) -> ParticipantContext:
         stage, sink_of = self.stage, self.sink_of
@@ -345,8 +345,8 @@ class StageQuery:
             requeue=lambda: self.requeue(self.uid),
             function=lambda spark, inputs: call_function(stage, spark, inputs, self.arguments),
             input_of=self._input_of,
-            rules_ahead=lambda: rules_ahead(self.pipeline, self.uid, frame, sink_of) if sink_of else (),
-            own_rules=lambda: sink_of(self.uid).accepts.rules(frame.schema.json()) if sink_of else (),
+            rules_ahead=lambda rows: rules_ahead(self.pipeline, self.uid, rows, sink_of) if sink_of else (),
+            own_rules=lambda schema: sink_of(self.uid).accepts.rules(schema.json()) if sink_of else (),
             warn=self.warn,
         )
 

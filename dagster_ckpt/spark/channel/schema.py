@@ -20,6 +20,8 @@ WATERMARK = "spark.watermarkDelayMs"
 """Column metadata that means something within one query only: a consumer states its own watermark."""
 MEANT_FOR_READERS = "dagster_ckpt.watermark"
 """What stays of it where the stage that declared it has no use for it."""
+_OF_ITS_WRITER = "_dagster_ckpt_"
+"""Beginning of columns that are none of a channel's readers: its writer may have used some."""
 
 _SPARKS_OWN = ("pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT")
 """User-defined types whose module is Spark's."""
@@ -119,7 +121,8 @@ def _refuse_renamed(
         for fields in (there, wanted)
     )
     new = [f"{within}{field.name}" for name, field in asked.items() if name not in found]
-    gone = [f"{within}{field.name}" for name, field in found.items() if name not in asked]
+    left = [name for name in found if name not in asked and not name.startswith(_OF_ITS_WRITER)]
+    gone = [f"{within}{found[name].name}" for name in left]
     if new and gone:
         raise InvalidRequest(
             f"the columns of its input have changed: rows that wait in a channel have {', '.join(gone)} and no "
