@@ -45,7 +45,7 @@ class StageParticipant:
 
     @property
     def target(self) -> TableTarget | None:
-        """That table as a stage's definition has it."""
+        """Table for the rows it keeps, as a stage's definition has it; None: it keeps none."""
         mode = TableMode.UPSERT if self.key else TableMode.APPEND
         return TableTarget(name=self.table, mode=mode, key=self.key) if self.table else None
 

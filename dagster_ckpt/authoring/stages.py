@@ -148,10 +148,9 @@ class StageDefinition:
 
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""
-        name, participant, table = _checked_uid(uid), self.participant, self.table
-        if participant is not None:
-            participant = participant.of_stage(name)
-            table = table if self.role is StageRole.SINK else participant.target
+        name = _checked_uid(uid)
+        participant = self.participant and self.participant.of_stage(name)
+        table = participant.target if participant and self.role is not StageRole.SINK else self.table
         return replace(self, uid=name, participant=participant, table=table)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -246,16 +245,8 @@ def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str,
 
 
 _FOR_ALL = {
-    *(
-        "previous_uids",
-        "partitions",
-        "chain",
-        "output_mode",
-        "tags",
-        "config_schema",
-        "required_resource_keys",
-    ),
-    *("boundedness", "barrier_after", "is_backlog"),
+    *("previous_uids", "partitions", "chain", "output_mode", "tags", "config_schema"),
+    *("required_resource_keys", "boundedness", "barrier_after", "is_backlog"),
     *QUARANTINE_SETTINGS,
 }
 _OF_STAGES = {*_FOR_ALL, "max_entries_per_trigger"}
