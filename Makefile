@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 3
-BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files plan_programs,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
 .PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz-files specs clean

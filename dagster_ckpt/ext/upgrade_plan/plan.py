@@ -64,7 +64,10 @@ def plan_upgrade(
 ) -> UpgradePlan:
     """Plan the start of ``pipeline`` from a snapshot. ``scratch``: an empty folder. Raises InvalidRequest."""
     metadata = facts.metadata
-    chains = kept_chains(pipeline.graph, metadata.chains)
+    try:
+        chains = kept_chains(pipeline.graph, metadata.chains)
+    except InvalidRequest as error:  # no stage of it is a query of the snapshot's
+        return UpgradePlan(str(pipeline.name), facts.snapshot, refusals=(str(error),))
     graph = with_kept_chains(pipeline.graph, metadata.chains)
     refusals = list(_refused(facts, graph, options))
     matched = match_stages(graph, metadata, non_restored=NonRestoredState.SKIP)
@@ -81,8 +84,8 @@ def plan_upgrade(
         stages = [planner.stage(spark, stage.uid) for stage in graph.topological]
     stages += [StagePlan(uid=uid, verdict=StageVerdict.DROPPED) for uid in matched.skipped]
     return UpgradePlan(
-        pipeline=str(pipeline.name),
-        snapshot=facts.snapshot,
+        str(pipeline.name),
+        facts.snapshot,
         refusals=tuple(dict.fromkeys(refusals)),
         stages=tuple(stages),
         sources=tuple(_sources(graph, matched, facts)),

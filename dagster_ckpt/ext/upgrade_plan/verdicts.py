@@ -51,7 +51,7 @@ class SinkPlan:
     becomes: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UpgradePlan:
     """Plan of an upgrade."""
 
@@ -59,9 +59,9 @@ class UpgradePlan:
     snapshot: str
     refusals: tuple[str, ...]
     """Why no run of this code begins with the snapshot, whatever its stages are."""
-    stages: tuple[StagePlan, ...]
-    sources: tuple[SourcePlan, ...]
-    sinks: tuple[SinkPlan, ...]
+    stages: tuple[StagePlan, ...] = ()
+    sources: tuple[SourcePlan, ...] = ()
+    sinks: tuple[SinkPlan, ...] = ()
 
     @property
     def verdict(self) -> StageVerdict:

@@ -110,7 +110,7 @@ def _written(code: CodeType, doc: str | None = None) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _written(constant)
-        elif constant != doc or doc is None:
+        elif constant not in (doc, None):  # in the place of a docstring that there is not is None
             yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 
 

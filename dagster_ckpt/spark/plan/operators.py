@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from dagster_ckpt.spark.plan.tree import (
@@ -32,6 +33,25 @@ def with_state(plan: Tree) -> Iterator[Tree]:
     """Yield the nodes of a plan that keep state, in the order of the plan."""
     nothing = Names()
     return (node for node in walk(plan) if is_streaming(node) and _operator(node, nothing))
+
+
+_PASSED = ("projectList", "groupingExpressions", "aggregateExpressions", "keys")
+"""Lists of expressions of nodes that rows come through."""
+
+
+def branches_in(plan: Tree, operators: Sequence[Tree]) -> list[str]:
+    """Return a digest of each operator's input, in their order: all that its rows come through, values included."""
+    named = definitions(plan)
+    inputs = (
+        [_passed(node, named) for node in walk(child)] for one in operators for child in one["_children"]
+    )
+    return [hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] for texts in inputs]
+
+
+def _passed(node: Tree, named: Names) -> str:
+    listed = [one for name in _PASSED for one in node.get(name) or ()]
+    listed += [node["condition"]] if node.get("condition") else []
+    return " ".join((kind_of(node), *(text_of(expression(one), named, with_values=True) for one in listed)))
 
 
 _MAPS = ("MapInPandas", "MapInArrow", "PythonMapInArrow")

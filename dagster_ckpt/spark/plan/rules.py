@@ -134,6 +134,15 @@ def _operators(before: PlanFacts, now: PlanFacts) -> str:
     return f"it was made by {old or 'no operator'}, the stage has {new or 'no operator'} now"
 
 
+def _branches(before: PlanFacts, now: PlanFacts) -> str:
+    if not have_moved(before.branches, now.branches):
+        return ""
+    return (
+        f"one of {', '.join(dict.fromkeys(now.operators))} has the rows now that another one of its operators had, and "
+        "Spark tells operators apart by their order only"
+    )
+
+
 def _columns(before: PlanFacts, now: PlanFacts) -> str:
     was, are = before.state_columns, now.state_columns
     if was is None or are is None or was == are:
@@ -239,6 +248,12 @@ RULES = (
         'of `"hour"`), aggregate, key or kind of join, columns of duplicates, size or time column of a window',
         "the state was made by another operator",
         _operators,
+    ),
+    Rule(
+        Concern.STATE,
+        "branches of one query with the same operator (a union of two counts, sides of a self-join) in another order",
+        "Spark tells operators apart by their order only",
+        _branches,
     ),
     Rule(
         Concern.STATE,

@@ -201,7 +201,8 @@ def text_of(node: Tree, named: Names, *, with_values: bool = False) -> str:
     if kind in ("AggregateExpression", "Alias"):
         return f"distinct {inner}" if node.get("isDistinct") else inner
     name = str(node.get("name") or kind.lower())
-    return f"{name}({inner})"
+    nulls = " ignore nulls" if node.get("ignoreNulls") is True else ""
+    return f"{name}({inner}{nulls})"
 
 
 def _parts(window: Tree) -> list[str]:

@@ -23,7 +23,7 @@ from dagster_ckpt.ext.upgrade_plan.text import as_markdown
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
-from dagster_ckpt.spark.plan.functions import UNREADABLE, digest_of, may_mean_another
+from dagster_ckpt.spark.plan.functions import UNREADABLE, _written, digest_of, may_mean_another
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
 
@@ -337,6 +337,10 @@ def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_proce
 
         return inner
 
+    with_text, without = outer(1).__code__, undocumented(1).__code__
+    assert list(_written(with_text, outer(1).__doc__)) == list(_written(without)), (
+        "a docstring is no other code"
+    )
     assert digest_of(outer(1)) == digest_of(outer(1))
     assert digest_of(outer(1)) != digest_of(outer(2))
     assert digest_of(in_file("shop")) == digest_of(in_file("moved")) != digest_of(in_file("shop", "2"))

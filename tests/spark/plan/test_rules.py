@@ -265,6 +265,10 @@ SAME: dict[str, tuple[Build, Build]] = {
         in_zone("Asia/Tokyo", lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')")),
         lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')"),
     ),
+    "other rows of a branch": (
+        lambda rows: in_branches(rows("a"), "v < 3", "v >= 3"),
+        lambda rows: in_branches(rows("a"), "v < 4", "v >= 4"),
+    ),
     "a watermark more": (
         lambda rows: sums(rows("a")),
         lambda rows: sums(rows("a").withWatermark("t", "9 seconds")),
@@ -331,6 +335,16 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; s AS x"),
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; t AS x"),
         "it keeps sum(v) of each group, and what the stage uses of its groups is sum(k) now",
+    ),
+    "branches that have changed places": (
+        lambda rows: in_branches(rows("a"), "v < 3", "v >= 3"),
+        lambda rows: in_branches(rows("a"), "v >= 3", "v < 3"),
+        "one of groupBy(k).agg(max(v)) has the rows now that another one of its operators had",
+    ),
+    "a first value that is not null": (
+        lambda rows: told_apart(rows("a"), "first(v) AS x"),
+        lambda rows: told_apart(rows("a"), "first(v) IGNORE NULLS AS x"),
+        "the stage has groupBy(k).agg(first(v ignore nulls)) now",
     ),
     "aggregates that are used in another order": (
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
@@ -575,6 +589,11 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "the order of its sources was",
     ),
 }
+
+
+def in_branches(frame: Any, one: str, other: str) -> Any:
+    """Greatest values of two parts of the rows."""
+    return sums(frame.where(one)).union(sums(frame.where(other)))
 
 
 def sf_expr(text: str) -> Any:
