@@ -9,10 +9,10 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 3
-BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz_files plan_programs,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz fuzz_files plan_programs,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 
-.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz-files specs clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz fuzz-files specs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -115,6 +115,10 @@ soak: ## Stream for ten minutes under random kills and storage faults (ARGS=--cl
 attack: ## Put back, lose and swap what pipelines keep, hundreds of times: tables stay exact, or nothing runs
 	@scripts/bootstrap python
 	@$(RUN) python -m benchmarks.attack $(ARGS)
+
+fuzz: ## Draw pipelines and what happens to them from seeds, and compare their tables with a model in plain Python
+	@scripts/bootstrap python java class_archive
+	@$(RUN) python -m benchmarks.fuzz $(ARGS)
 
 fuzz-files: ## Change files that are read from storage at random: each is read, or told as damage in a sentence
 	@scripts/bootstrap python

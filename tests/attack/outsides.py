@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable as DeltaReader
 from deltalake.exceptions import TableNotFoundError
@@ -118,7 +119,8 @@ def records_of(kind: Kind, place: Path) -> list[dict[str, Any]]:
             catalog.engine.dispose()  # type: ignore[attr-defined]
             return list(found.to_pylist())
         case Kind.OWN:
-            return list(DeltaReader(str(place)).to_pyarrow_table().to_pylist())
+            files = pafs.SubTreeFileSystem(str(place), pafs.LocalFileSystem())
+            return list(DeltaReader(str(place)).to_pyarrow_table(filesystem=files).to_pylist())
         case _:
             return []  # a topic and a function have no columns that could change
 

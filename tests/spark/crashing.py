@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "shutil
 class _Armed:
     below: str = ""
     remaining: int | None = None
+    in_threads: type[BaseException] = SimulatedCrash
     seen: list[str] = field(default_factory=list)
 
 
@@ -32,7 +34,10 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
     if _armed.remaining is not None:
         _armed.remaining -= 1
         if _armed.remaining < 0:
-            raise SimulatedCrash(f"before {event} {arguments[:2]}")
+            kind = (
+                SimulatedCrash if threading.current_thread() is threading.main_thread() else _armed.in_threads
+            )
+            raise kind(f"before {event} {arguments[:2]}")
 
 
 def _is_change(event: str, arguments: tuple[object, ...]) -> bool:
@@ -46,13 +51,17 @@ sys.addaudithook(_hook)
 
 
 @contextmanager
-def crash_before_change(number: int | None, below: object) -> Iterator[list[str]]:
+def crash_before_change(
+    number: int | None, below: object, *, in_threads: type[BaseException] = SimulatedCrash
+) -> Iterator[list[str]]:
     """Raise SimulatedCrash before change ``number`` (0: the first) of files below a folder, and before every
     later one.
 
-    None only records: the list yielded names the changes in order.
+    None only records: the list yielded names the changes in order. ``in_threads``: raised in other threads than the
+    main one; where a callback of Java's is to die, an Exception: Java waits for ever for a thread that is gone.
     """
     _armed.below, _armed.remaining, _armed.seen = str(below), number, []
+    _armed.in_threads = in_threads
     try:
         yield _armed.seen
     finally:

@@ -1,0 +1,128 @@
+"""Draws pipelines and stories from seeds, plays them on Spark, and compares all tables with a model in plain Python.
+
+    python -m benchmarks.fuzz [--seeds 20] [--from 1] [--minutes 0] [--shrink] [--folder PATH]
+
+What is drawn is in ``tests/fuzz/drawn.py``, the truth in ``tests/fuzz/model.py``. A seed replays exactly. A failing
+one is printed with its story, its folder is kept, and ``--shrink`` leaves out steps while it still fails. Ends with 1
+where one was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.common import spark_session
+from dagster_ckpt.spark.epoch import drains
+from tests.attack.judge import Verdict
+from tests.fuzz.drawn import Drawn, What, draw
+from tests.fuzz.world import Finding, World, played, shrunk
+from tests.spark_session import PATIENT_STARTS, SPARK_JVM
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def main() -> int:
+    arguments = _arguments()
+    os.environ["SPARK_SUBMIT_OPTS"] = SPARK_JVM  # a story's queries are over before they are optimized
+    drains.MAX_START_ATTEMPTS = PATIENT_STARTS  # a busy machine is no finding
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    began = time.monotonic()
+    ends: Counter[Verdict] = Counter()
+    steps: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    memory = Path("/dev/shm")
+    parent = arguments.folder or (memory if memory.is_dir() else None)
+    scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir=parent))
+    with spark_session(scratch / "spark", **{"spark.sql.shuffle.partitions": "2"}) as spark:
+        for seed in _seeds(arguments, began):
+            at = time.monotonic()
+            drawn = draw(seed)
+            world, finding = _tried(drawn, spark, scratch / str(seed))
+            ends[Verdict.EXACT if finding is None else finding.verdict] += 1
+            steps.update(step.what for step in drawn.steps)
+            refusals.update(why[:160] for why in world.refused)
+            print(f"seed {seed}: {finding or 'exact'} ({time.monotonic() - at:.0f} s)", flush=True)
+            if finding is not None:
+                print(drawn, *(f"    {line}" for line in world.said), sep="\n", flush=True)
+                if arguments.shrink:
+                    _shrink(drawn, finding, spark, scratch)
+            else:
+                shutil.rmtree(scratch / str(seed), ignore_errors=True)
+    shutil.rmtree(scratch / "spark", ignore_errors=True)
+    return _told(ends, steps, refusals, time.monotonic() - began, scratch)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--from", type=int, default=1, dest="first")
+    parser.add_argument("--minutes", type=float, default=0.0, help="as many seeds as begin within them")
+    parser.add_argument("--shrink", action="store_true")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="default: in memory where there is such a disk"
+    )
+    return parser.parse_args()
+
+
+def _seeds(arguments: argparse.Namespace, began: float) -> Iterator[int]:
+    if not arguments.minutes:
+        yield from range(arguments.first, arguments.first + arguments.seeds)
+        return
+    for seed in itertools.count(arguments.first):
+        if time.monotonic() - began > 60 * arguments.minutes:
+            return
+        yield seed
+
+
+def _tried(drawn: Drawn, spark: SparkSession, folder: Path) -> tuple[World, Finding | None]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return played(drawn, spark, folder)
+
+
+def _shrink(drawn: Drawn, finding: Finding, spark: SparkSession, scratch: Path) -> None:
+    """Print the shortest story that ends in the same kind of finding."""
+
+    def fails(shorter: Drawn) -> bool:
+        again = _tried(shorter, spark, scratch / "shrunk")[1]
+        return again is not None and again.verdict is finding.verdict
+
+    short = shrunk(drawn, fails)
+    print(f"    shrunk: {', '.join(f'{one.what}:{one.salt}' for one in short.steps)}", flush=True)
+
+
+def _told(
+    ends: Counter[Verdict], steps: Counter[str], refusals: Counter[str], seconds: float, scratch: Path
+) -> int:
+    print(
+        f"{ends.total()} seeds in {seconds:.0f} s: {', '.join(f'{n} {verdict}' for verdict, n in ends.items())}"
+    )
+    print("  " + ", ".join(f"{steps[what]} {what}" for what in What))
+    for why, count in refusals.most_common():
+        print(f"  {count:4} refused: {why}")
+    found = ends.total() - ends[Verdict.EXACT]
+    if found:
+        print(f"  folders of what failed are in {scratch}")
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
