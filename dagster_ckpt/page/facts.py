@@ -89,6 +89,8 @@ class StagePosition:
     table: str
     subtasks: tuple[SubtaskState, ...]
     """Its state partitions; empty: its state is one, or none."""
+    is_finished: bool = False
+    """Its bounded input was at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,7 @@ def _position(stage: StageSnapshot, found: FoundSnapshot, depth: Depth) -> Stage
         watermark_ms=stage.watermark_ms,
         table="" if stage.table is None else stage.table.uri,
         subtasks=subtasks_of(found.stored, stage) if depth is Depth.SUBTASKS else (),
+        is_finished=stage.finished,
     )
 
 

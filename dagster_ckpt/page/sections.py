@@ -130,7 +130,7 @@ def _stage_row(
     marked = moment(position.watermark_ms / 1000) if position.watermark_ms else "-"
     table = position.table.rstrip("/").rpartition("/")[2]
     return _row(
-        f"*<b>{escape(position.uid)}</b>{fed_by}{_refused(metrics)}{_subtasks(numbers, position)}",
+        f"*<b>{escape(position.uid)}</b>{fed_by}{_finished(position)}{_refused(metrics)}{_subtasks(numbers, position)}",
         f"*{_bar(metrics, numbers, checkpoint)}",
         *_times(metrics),
         size(metrics.bytes_full),
@@ -141,6 +141,10 @@ def _stage_row(
         f"*{marked}",
         f'*<span title="{escape(position.table)}">{escape(table) or "-"}</span>',
     )
+
+
+def _finished(position: StagePosition) -> str:
+    return '<div class="k">finished</div>' if position.is_finished else ""
 
 
 def _times(metrics: SnapshotMetrics) -> list[str]:

@@ -11,6 +11,7 @@ from click.shell_completion import ShellComplete
 from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import StageSnapshot
 from tests.cli.conftest import Program
 from tests.operations.readers.test_diff_tables import Rows
 from tests.operations.world import World
@@ -39,7 +40,7 @@ def test_list_names_what_can_be_restored(world: World, run: Program) -> None:
 def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Program) -> None:
     world.checkpoint(1)
     world.checkpoint(2)
-    world.savepoint(3)
+    world.savepoint(3, others=(StageSnapshot(uid="slow", parallelism=1, finished=True),))
     of_an_hour, newest = (record := world.record()).completed
     world.write(
         record.model_copy(
@@ -67,7 +68,9 @@ def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Progra
         "kept: as one of the newest (setting num_retained, or keep_last of retention)"
         in run("show", "chk-2", "-p", "sales").stdout
     )
-    assert "kept: for you, until it is disposed of" in run("show", "savepoint-3", "-p", "sales").stdout
+    shown = run("show", "savepoint-3", "-p", "sales").stdout
+    assert "kept: for you, until it is disposed of" in shown
+    assert "slow (finished)" in shown
 
 
 def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: Program, base: Path) -> None:

@@ -80,6 +80,8 @@ class StageStatistics(Record):
     latest_ack_at: float | None = None
     metrics: SnapshotMetrics = SnapshotMetrics()
     details: tuple[SubtaskStatistics, ...] = ()
+    finished: bool = False
+    """All its bounded input was processed: it has nothing more to acknowledge than where it ended."""
 
     @property
     def latest(self) -> SubtaskStatistics | None:

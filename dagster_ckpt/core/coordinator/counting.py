@@ -95,6 +95,7 @@ def _stage(part: PendingStageRecord, progress: PendingState, triggered_at: float
             acknowledged=len(before),
             latest_ack_at=triggered_at if before else None,
             details=before,
+            finished=True,
         )
     if part.snapshot is not None:
         return StageStatistics(
@@ -104,6 +105,7 @@ def _stage(part: PendingStageRecord, progress: PendingState, triggered_at: float
             latest_ack_at=part.acknowledged_at,
             metrics=part.snapshot.metrics,
             details=_details_of(part, progress),
+            finished=part.snapshot.finished,
         )
     return _per_subtask(stage, progress, triggered_at)
 

@@ -106,8 +106,8 @@ def _composed(plain: StageSnapshot, stage: StageProgress) -> StageSnapshot:
 
 
 def _with_coordinator(snapshot: StageSnapshot, pending: PendingRecord) -> StageSnapshot:
-    """Add the driver-side state; a fully finished stage keeps none."""
-    if snapshot.finished:
+    """Add the driver-side state; a fully finished stage keeps none, but where a later run goes on from its position."""
+    if snapshot.finished and snapshot.manifest is None:
         return snapshot.model_copy(update={"coordinator_state": None})
     acked = pending.coordinators.get(snapshot.uid)
     return snapshot if acked is None else snapshot.model_copy(update={"coordinator_state": acked})

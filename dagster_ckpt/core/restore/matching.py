@@ -95,14 +95,14 @@ def holds_something(snapshot: StageSnapshot) -> bool:
 
     A stage that keeps no operator state and reads only channels holds nothing but its position in them
     (Flink: an operator without state handles), and a finished stage holds nothing at all; a source's
-    position, prepared but unpublished rows and driver-side state are something
+    position (of one that has finished too), prepared but unpublished rows and driver-side state are something
     (CheckpointMetadataLoadingTest#testUnmatchedCoordinatorOnlyStateFails).
     """
     if snapshot.coordinator_state is not None:
         return True
     if snapshot.table is not None and snapshot.table.prepared:
         return True
-    if snapshot.finished:
+    if snapshot.finished and not snapshot.offsets:
         return False
     has_files = snapshot.manifest is not None or snapshot.subtask_handles is not None
     if not has_files and snapshot.batch_id is None and not snapshot.offsets:

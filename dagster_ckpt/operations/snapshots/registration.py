@@ -261,7 +261,13 @@ def _history(
         triggered_at=metadata.triggered_at,
         ended_at=metadata.completed_at,
         stages=tuple(
-            StageStatistics(uid=s.uid, subtasks=s.parallelism, acknowledged=s.parallelism, metrics=s.metrics)
+            StageStatistics(
+                uid=s.uid,
+                subtasks=s.parallelism,
+                acknowledged=s.parallelism,
+                metrics=s.metrics,
+                finished=s.finished,
+            )
             for s in metadata.stages
         ),
         path=location.uri,

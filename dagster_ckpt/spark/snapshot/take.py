@@ -58,6 +58,8 @@ class Cut:
     """Inputs whose data up to their barrier belongs to the checkpoint."""
     persisted_in_flight: int = 0
     """Bytes of in-flight data among ``extra_files``."""
+    finished: bool = False
+    """It lies behind all rows of a bounded source: the position that a later run goes on from is all there is of it."""
 
     @property
     def unaligned(self) -> bool:
@@ -291,6 +293,7 @@ class StageSnapshotter:
             state_formats=plan.state_formats,
             table=cut.table,
             own_sink=cut.own_sink,
+            finished=cut.finished,
             stateless=all(file.operator is None for file in plan.files),
             metrics=metrics,
         )

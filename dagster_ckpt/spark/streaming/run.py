@@ -265,10 +265,10 @@ class StreamingRun:
         return None
 
     def _source_ended(self, stage: RunningStage) -> None:
-        """Barriers pass an ended source as before; told to the coordinator, its end refuses every checkpoint."""
+        """Barriers pass an ended source, whose part is finished; told to the coordinator, it refuses checkpoints."""
         if stage.is_ended:
             return
-        stage.is_ended = True
+        stage.worker.is_ended = True
         if self._checkpoints_after_end:
             return
         self.coordinator.report_stage(stage.uid, StageStatus.FINISHED)

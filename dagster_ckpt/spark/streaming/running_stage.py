@@ -66,8 +66,6 @@ class RunningStage:
     worker: StageWorker
     gate: BatchGate
     is_bounded: bool
-    is_ended: bool = False
-    """A bounded source whose query has come to its end; barriers pass it all the same."""
     is_over: bool = False
     """Stopped for good, because the run stops with a savepoint."""
     meter: BatchMeter = field(default_factory=BatchMeter)
@@ -151,6 +149,11 @@ class RunningStage:
         return True
 
     # --- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_ended(self) -> bool:
+        """True for a bounded source whose query has come to its end; barriers pass it all the same."""
+        return self.worker.is_ended
 
     @property
     def is_active(self) -> bool:

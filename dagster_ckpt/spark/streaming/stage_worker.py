@@ -116,6 +116,8 @@ class StageWorker:
     """A table shows rows of its batches."""
     begins_at: LogPosition = FIRST_POSITION
     """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
+    is_ended: bool = False
+    """Its query has read all rows of a bounded source: a cut behind its last batch is that of a finished stage."""
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
     _begun: dict[CheckpointId, _BegunCheckpoint] = field(default_factory=dict)
     _waiting: list[Trigger] = field(default_factory=list)
@@ -340,6 +342,7 @@ class StageWorker:
                 input_positions=begun.chosen.input_positions,
                 output_position=position,
                 recording=begun.chosen.recording,
+                finished=self._has_finished(batch),
             )
         trigger = begun.trigger
         return Cut(
@@ -350,7 +353,11 @@ class StageWorker:
             recording=frozenset(StageUid(str(uid)) for uid in trigger.recording) if trigger else frozenset(),
             start_delay_ms=trigger.start_delay * 1e3 if trigger else 0.0,
             alignment_ms=(trigger.alignment or 0.0) * 1e3 if trigger else 0.0,
+            finished=self._has_finished(batch),
         )
+
+    def _has_finished(self, batch: BatchId | None) -> bool:
+        return self.is_ended and batch == self.log.last_batch()
 
     def _release_inputs(self) -> None:
         """The savepoint that was to end the run failed: the stage goes on where it held still."""

@@ -584,6 +584,7 @@ def test_state_of_a_stage_that_is_gone_is_skipped_when_allowed() -> None:
         (stage("gone", stateless=True, input_positions={"src": 9}), False),
         (stage("gone", batch_id=None), False),
         (stage("gone", finished=True), False),
+        (stage("gone", finished=True, stateless=True, offsets={"0": "{}"}), True),
         (stage("gone", stateless=True, offsets={"0": "{}"}), True),
         (stage("gone", stateless=True, input_positions={"src": 9}, coordinator_state="x"), True),
         (stage("gone", batch_id=None, coordinator_state=""), True),
@@ -600,7 +601,8 @@ def test_state_of_a_stage_that_is_gone_is_skipped_when_allowed() -> None:
         (stage("gone", input_positions={"src": 9}), True),
     ],
     ids=[
-        "stateless", "ran-nothing", "finished", "source-position", "coordinator", "coordinator-only",
+        "stateless", "ran-nothing", "finished", "finished-source", "source-position",
+        "coordinator", "coordinator-only",
         "prepared-rows", "published-table", "keyed-state",
     ],
 )  # fmt: skip

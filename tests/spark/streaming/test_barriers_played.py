@@ -71,6 +71,22 @@ def test_idle_sources_pass_barriers_too(folder: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_the_part_of_a_bounded_source_is_finished_behind_its_last_batch(folder: Path, mode: str) -> None:
+    stage = play(folder, mode)
+    stage.emit(3)
+    stage.run_down()
+    stage.trigger()
+    stage.run_down()
+    assert not any(cut.finished for cut in stage.cuts.values()), "more may come"
+    stage.loop.workers[StageUid("source")].is_ended = True
+    stage.trigger()
+    stage.run_down()
+    assert stage.completed() == [1, 2]
+    assert [key for key, cut in stage.cuts.items() if cut.finished] == [("source", 2)]
+    stage.check_everything_arrived()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_graph_at_rest_takes_checkpoints_almost_without_batches_and_its_logs_stay_short(
     folder: Path, mode: str
 ) -> None:

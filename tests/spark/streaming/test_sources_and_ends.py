@@ -129,7 +129,20 @@ def test_barriers_pass_a_bounded_source_that_has_ended_while_another_goes_on(
             running,
         )
     assert set(read_rows(lab.tables).values()) == {1}
-    running.stop()
+    found = running.checkpoint()
+    finished = {stage.uid: (stage.finished, bool(stage.offsets)) for stage in found.metadata.stages}
+    assert finished == {uid: (uid == "slow", True) for uid in finished}, (
+        "its position stays: it may be run again"
+    )
+    numbers = running.service.coordinator.statistics().checkpoint(found.metadata.checkpoint_id)
+    assert [stage.uid for stage in numbers.stages if stage.finished] == ["slow"]
+    running.crash()
+    running.join()
+    few.put(4)
+    again = lab.start(pipeline)
+    until(lambda: again.checkpoint() is not None and sum(read_rows(lab.tables).values()) == 20, again)
+    assert set(read_rows(lab.tables).values()) == {1}
+    again.stop()
 
 
 @pytest.mark.parametrize(
