@@ -280,7 +280,9 @@ def main() -> None:
     """Try every edit of every pipeline, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipelines", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
-    parser.add_argument("--edits", nargs="+", default=[], help="words of names; default: all")
+    parser.add_argument("--edits", default="", help="part of their names; default: all")
+    parser.add_argument("--slice", type=int, default=0, help="number of the slice of all edits that is tried")
+    parser.add_argument("--of", type=int, default=1, help="slices that there are")
     parser.add_argument("--results", type=Path, help="file of JSON lines to which each result is added")
     args = parser.parse_args()
     logging.getLogger("dagster_ckpt.run").setLevel(logging.ERROR)
@@ -290,9 +292,9 @@ def main() -> None:
         for name in args.pipelines:
             trial = Trial(spark, folder / name, name)
             write_input(trial.input, [2, 3])
-            for edit in EDITS:
-                if edit.old not in trial.text or not all(word in edit.name for word in args.edits):
-                    continue
+            fits = [edit for edit in EDITS if edit.old in trial.text and args.edits in edit.name]
+            offset = list(PROGRAMS).index(name) + args.slice
+            for edit in fits[offset % args.of :: args.of]:
                 result = trial.tried(edit)
                 results.append(result)
                 print(json.dumps(result), flush=True)

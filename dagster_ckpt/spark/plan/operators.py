@@ -50,7 +50,7 @@ def branches_in(plan: Tree, operators: Sequence[Tree]) -> list[str]:
 
 def _passed(node: Tree, named: Names) -> str:
     listed = [one for name in _PASSED for one in node.get(name) or ()]
-    listed += [node["condition"]] if node.get("condition") else []
+    listed += [node[name] for name in ("condition", "generator", "functionExpr") if node.get(name)]
     return " ".join((kind_of(node), *(text_of(expression(one), named, with_values=True) for one in listed)))
 
 

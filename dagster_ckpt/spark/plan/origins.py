@@ -78,12 +78,30 @@ def _origins(operator: Tree, leaves: Mapping[Any, Origin], named: Names) -> dict
 
 
 def _attributes(operator: Tree, named: Names) -> Iterator[Tree]:
-    """Yield the columns that an operator tells rows apart by, and those that it aggregates."""
+    """Yield the columns that an operator tells rows apart by, and those that it aggregates, or keeps whole rows of."""
+    if kind_of(operator) == "Join" or "State" in kind_of(operator):
+        sides = _SIDES if kind_of(operator) == "Join" else ("",)
+        for side, child in zip(sides, operator["_children"], strict=False):
+            yield from ({**one, "name": f"{side}{one.get('name')}"} for one in _given(child))
     for part in _parts(operator):
         for node in walk(part):
             window = named.window(column_id(node)) if kind_of(node) == "AttributeReference" else None
             inside = (node,) if window is None else walk(window)
             yield from (one for one in inside if kind_of(one) == "AttributeReference")
+
+
+_SIDES = ("left ", "right ")
+"""Inputs of a join, columns of which may have one name."""
+
+
+def _given(node: Tree) -> Iterator[Tree]:
+    """Yield the columns of a node's rows, as far as they are those of nodes below."""
+    listed = node["output"] if is_source(node) else node.get("projectList")
+    if listed is not None:
+        yield from map(expression, listed)
+    elif "aggregateExpressions" not in node:
+        for child in node["_children"]:
+            yield from _given(child)
 
 
 def _parts(operator: Tree) -> Iterator[Tree]:

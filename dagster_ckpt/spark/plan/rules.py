@@ -292,8 +292,8 @@ RULES = (
     ),
     Rule(
         Concern.STATE,
-        "a column that is grouped, joined or aggregated is another one of the source's, under the same name (`a AS p` "
-        "made `b AS p`)",
+        "a column that is grouped, joined, aggregated, kept by a join or given to a function with state is another one "
+        "of the source's, under the same name (`a AS p` made `b AS p`)",
         "the source has had both all the time and nothing is computed on the way: rows of state would be of the other",
         _origins,
     ),

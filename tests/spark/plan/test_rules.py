@@ -346,6 +346,16 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: told_apart(rows("a"), "first(v) IGNORE NULLS AS x"),
         "the stage has groupBy(k).agg(first(v ignore nulls)) now",
     ),
+    "another column of the rows that a join keeps, under the same name": (
+        lambda rows: matched(priced(rows("a")), rows("b"), kept="a.price AS x"),
+        lambda rows: matched(rows("a").selectExpr("k", "t", "k AS price"), rows("b"), kept="a.price AS x"),
+        "column 'left price' of join(equalto(k, k), Inner) was column 'v' of its source, and is 'k' now",
+    ),
+    "another column of the rows that a function has, under the same name": (
+        lambda rows: with_state(rows("a").selectExpr("k", "v AS x"), "seen long"),
+        lambda rows: with_state(rows("a").selectExpr("k", "k AS x"), "seen long"),
+        "column 'x' of FlatMapGroupsInPandasWithState(k) was column 'v' of its source, and is 'k' now",
+    ),
     "aggregates that are used in another order": (
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; t; s"),
