@@ -8,19 +8,14 @@ from __future__ import annotations
 import pytest
 
 LONGEST = (
-    "ext/spark_pipelines/test_against_spark.py",
-    "spark/cluster/test_no_shared_disk.py",
-    "spark/cluster/test_kubernetes.py",
     "ext/quarantine/test_bad_rows.py",
     "ext/spark_pipelines/test_adoption.py",
     "spark/streaming/test_crash_at_every_barrier.py",
-    "spark/lake/test_object_store.py",
     "ext/spark_pipelines/test_catalog_views.py",
     "ext/spark_pipelines/test_adoption_delta.py",
     "docs/test_tutorial.py",
     "ext/attach/test_attach.py",
     "spark/cluster/test_standalone.py",
-    "spark/cluster/test_kills.py",
     "ext/spark_pipelines/test_history.py",
     "ext/spark_pipelines/test_operated.py",
     "spark/epoch/test_kill.py",

@@ -2,7 +2,7 @@
 
 A third is the first point and every third one after it; a sweep in several histories begins with another point in
 each, so that ``make test`` has all histories, and every point in one of them. Tests that are marked ``nightly`` are of
-the same kind: what they show has a test beside them that ``make test`` runs.
+the same kind (what they show has a test beside them that ``make test`` runs), or end machines of a cluster.
 """
 
 from __future__ import annotations

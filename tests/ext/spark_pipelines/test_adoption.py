@@ -200,6 +200,7 @@ def test_a_project_in_a_folder_with_blanks_and_percents_is_adopted(written: Make
     }
 
 
+@pytest.mark.nightly
 def test_spark_may_run_on_and_be_adopted_again(shop: Shop) -> None:
     fed_and_run(shop)
     assert shop.adopt().kind.is_synchronous

@@ -78,6 +78,7 @@ def spark_pipelines(project: Project, *options: str) -> subprocess.CompletedProc
         spec.write_text(ours)
 
 
+@pytest.mark.nightly
 def test_our_projects_have_equal_tables_under_sparks_own_runner(project: Callable[[str], Project]) -> None:
     """Both as one: each run of Spark's own takes half a minute to begin."""
     one = project("linear")

@@ -61,6 +61,7 @@ class Shop:
         )
 
 
+@pytest.mark.nightly
 def test_tables_are_exact_after_worker_disk_master_and_driver_were_killed(
     cluster: StandaloneCluster, driver: Driver, own_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_path_that_is_a_disk_of_each_pods_own_is_refused(
     another_disk_is_refused(kubernetes, pods_driver, feed, tmp_path)
 
 
+@pytest.mark.nightly
 def test_tables_of_a_stream_are_exact_after_pods_ran_out_of_memory_and_were_evicted(
     kubernetes: KubernetesCluster, pods_driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:

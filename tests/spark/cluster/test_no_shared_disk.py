@@ -14,7 +14,6 @@ from tests.spark.cluster.apart import (
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import Places
-from tests.sweeps import third
 
 
 @pytest.fixture
@@ -22,7 +21,8 @@ def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> 
     return Places.new(feed.folder, postgres_server, s3_apart).all_in_the_bucket
 
 
-@pytest.mark.parametrize("kind", third(["stateful", "stateless"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["stateful", "stateless"])
 def test_a_stream_is_killed_with_its_disk_and_an_epoch_goes_on_elsewhere(
     cluster: StandaloneCluster, tmp_path: Path, places: Places, feed: Feed, kind: str
 ) -> None:

@@ -20,6 +20,7 @@ def places(feed: Feed, postgres_server: PostgresCluster, s3_apart: S3Server) -> 
     return Places.new(feed.folder, postgres_server, s3_apart).all_in_the_bucket
 
 
+@pytest.mark.nightly
 def test_epochs_and_a_stream_go_from_empty_disk_to_empty_disk(
     tmp_path: Path, feed: Feed, places: Places
 ) -> None:
