@@ -25,7 +25,7 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.folders import gone_with_container
-from dagster_ckpt.dagster.resources.opened import opened
+from dagster_ckpt.dagster.resources.pipeline import opened
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest, shows_traces

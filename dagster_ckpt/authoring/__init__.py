@@ -8,6 +8,5 @@
 | ``participants`` | what a stage's settings ask of its rows: opened like a target |
 | ``targets`` | where a source reads and where a sink's rows end: ``reads=...``, ``to=...`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
-| ``derived`` | tables that are made of published ones, and the port of who makes them |
 | ``pipeline`` | how stages are connected |
 """

@@ -1,16 +1,19 @@
-"""Participants of a stage: they see its micro-batches on their way to its channel log, and may keep rows of them.
+"""Participants: of a stage, whose micro-batches they see on their way to its channel log; of publishes.
 
 A participant is data, as a sink's target is: it is opened for each attempt by the class it names. The settings of
 ``@spark_stage`` that make one belong to the extension of that name (entry points ``dagster_ckpt.participants``).
+Derived tables are no part of a checkpoint, because they are a function of tables that are: a restore makes them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from dagster_ckpt.authoring.targets import TableMode, TableTarget
+from dagster_ckpt.authoring.targets import SinkTarget, TableMode, TableTarget, table_in_folder
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
 QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error"})
@@ -77,3 +80,35 @@ def take_participant(fn: Callable[..., Any], uid: str, settings: dict[str, Any])
     make = extension(PARTICIPANTS, "quarantine")
     made: StageParticipant = make(fn, uid, settings.get("output_mode", "append"), given)
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedTable:
+    """A table whose rows are replaced whole, in one commit."""
+
+    uid: StageUid
+    reads: tuple[StageUid, ...]
+    """Sinks, and derived tables before it."""
+    description: str = ""
+
+
+class PublishParticipant(Protocol):
+    """Participant in publishes: it makes what follows from tables that have changed. An extension's."""
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether a fork of the pipeline has it too."""
+
+    def open(self, tables: Any) -> Any:
+        """Return, for one attempt, a function ``(checkpoint, reporter, *, only_existing)`` called after each publish.
+
+        ``tables`` are the attempt's (``spark.attempt.sinks.PipelineSinks``); ``only_existing``: nothing begins with it.
+        """
+
+
+def derived_target() -> SinkTarget:
+    """Return the target of derived tables, in folders of their uids.
+
+    Rows of before are kept for readers that are at work, and no restore needs them.
+    """
+    return table_in_folder(properties={"delta.deletedFileRetentionDuration": "interval 1 hour"})

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_ckpt.authoring.derived import DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.judged_sinks import judged_apart
+from dagster_ckpt.authoring.participants import DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
 from dagster_ckpt.core.chains import chained

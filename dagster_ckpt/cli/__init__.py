@@ -7,13 +7,10 @@
 | ``context`` | what every command has: locations, ``--json``, errors turned into exit codes |
 | ``completion`` | pipelines and snapshots, as a shell completes them |
 | ``locations`` | where a deployment is, from options and environment |
-| ``output`` | tables, JSON, progress bars |
-| ``json_output`` | results as JSON values |
+| ``output`` | tables, JSON values of results, progress bars |
 | ``spark_session`` | the session that state is read with |
 | ``dagster_partitions`` | the checkpoints asset's partitions, where there is a Dagster instance |
 | ``launch`` | a Dagster job, through a webserver or in this process |
-| ``horizons`` | for how long snapshots can be restored, with the resources of the code |
-| ``positions`` | positions of sources as a table |
 | ``code_location`` | a code location's definitions and pipelines, loaded here |
 """
 

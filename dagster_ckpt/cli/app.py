@@ -47,6 +47,7 @@ COMMANDS_HERE = {
 _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
+    "checkpoint": "savepoint.checkpoint",
     "set-aside": "publish.set_aside",
     "audit": "history.audit",
     "dispose": "clean.dispose",

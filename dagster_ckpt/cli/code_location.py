@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.restore.horizon import Horizon
 from dagster_ckpt.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -224,3 +226,19 @@ def _loaded(path: Path, folder: Path) -> ModuleType:
 
 def _not_loaded(what: str, error: Exception) -> InvalidRequest:
     return InvalidRequest(f"{what} cannot be imported: {type(error).__name__}: {error}")
+
+
+def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
+    """Return for how long each retained snapshot can be restored, newest first. Raises NotFound, InvalidRequest."""
+    import dagster as dg
+
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, care_job_name
+    from dagster_ckpt.operations.restores.horizon import (
+        restorability,  # a third of what a plain `list` would import
+    )
+
+    declared = declared_in(code, pipeline)
+    assert declared is not None
+    job = job_in(code, care_job_name(pipeline))
+    with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
+        return restorability(declared, getattr(resources, COORDINATOR_KEY), now=time.time())

@@ -5,20 +5,57 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import BaseModel
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from dagster_ckpt.cli.json_output import plain
 from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
+
+if TYPE_CHECKING:
+    from dagster_ckpt.spark.source.lag import SourceLag
+
+_SIMPLE = (str, int, float, bool, type(None))
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON can say it: dataclasses with their simple properties, records, enums."""
+    if isinstance(value, Mapping):
+        return {str(plain(name)): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return _of_dataclass(value)
+    return _of_single(value)
+
+
+def _of_single(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, _SIMPLE) else str(value)
+
+
+def _of_dataclass(value: Any) -> dict[str, Any]:
+    found = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    properties = [name for name, part in vars(type(value)).items() if isinstance(part, property)]
+    for name in properties:
+        computed = getattr(value, name)
+        if isinstance(computed, _SIMPLE):
+            found[name] = plain(computed)
+    return found
+
 
 _PIPE_WIDTH = 10_000
 """Columns where nobody has a terminal: in a table that is piped on no cell may be broken, however long a place is."""
@@ -130,3 +167,22 @@ class Output:
 def _title(text: str) -> Text | None:
     """Return a table's title as it is: rich would take what is in brackets for its own markup."""
     return Text(printable(text)) if text else None
+
+
+def show_positions(output: Output, positions: Sequence[SourceLag]) -> None:
+    """Show each partition's offset, and how far behind its end it is."""
+    rows = [
+        (source.stage, one.topic, str(one.partition), str(one.offset), _number(one.latest), _number(one.lag))
+        for source in positions
+        for one in source.partitions
+    ]
+    if rows:
+        columns = ("source", "topic", "partition>", "offset>", "latest>", "lag>")
+        output.list("positions in topics", columns, rows)
+    for source in positions:
+        if source.problem:
+            output.say(f"how far behind {source.stage} is, is not known: {source.problem}")
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

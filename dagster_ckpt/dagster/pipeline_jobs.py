@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.dagster.jobs.build import job_with
 from dagster_ckpt.dagster.jobs.care import build_care_job
 from dagster_ckpt.dagster.jobs.epoch import build_epoch_job
 from dagster_ckpt.dagster.jobs.launched import (
@@ -16,12 +17,51 @@ from dagster_ckpt.dagster.jobs.launched import (
     build_launched_streaming_job,
     launch_of_program,
 )
-from dagster_ckpt.dagster.jobs.restore import build_restore_job
 from dagster_ckpt.dagster.jobs.snapshots import build_savepoint_job
 from dagster_ckpt.dagster.jobs.streaming import build_streaming_job
-from dagster_ckpt.dagster.names import CareAction, SavepointAction
+from dagster_ckpt.dagster.names import (
+    JOB_TAG,
+    RESTORE_OP,
+    RESTORE_TAG,
+    CareAction,
+    RestoreMode,
+    SavepointAction,
+    restore_job_name,
+)
 from dagster_ckpt.dagster.options import PipelineOptions
+from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+
+
+def build_restore_job(
+    pipeline: CheckpointedPipeline, epoch_job: dg.JobDefinition, *, resources: Mapping[str, Any]
+) -> dg.JobDefinition:
+    """Return the job that runs ``epoch_job``'s ops from the checkpoint or savepoint chosen as its partition.
+
+    By its ``mode`` it previews that, has it approved, or tries it, and changes nothing. The choice is mandatory, so the
+    pipeline's ordinary job stays without one.
+    """
+    config: dg.PartitionedConfig[dg.DynamicPartitionsDefinition] = dg.PartitionedConfig(
+        partitions_def=checkpoints_partitions(pipeline.name),
+        run_config_for_partition_key_fn=lambda key: {
+            "ops": {RESTORE_OP: {"config": {"restore_from": key, "mode": RestoreMode.RESTORE.value}}}
+        },
+        tags_for_partition_key_fn=lambda key: {RESTORE_TAG: key},
+    )
+    return job_with(
+        epoch_job.graph,
+        resources,
+        name=restore_job_name(pipeline.name),
+        description=(
+            f"Run `{pipeline.name}` from one of its retained checkpoints or savepoints: choose it as the partition. "
+            "Tables go back to where they stood then, and what came later is read again. With `mode: preview`, `gate` "
+            "(preview, then a link that approves it) or `dry_run` nothing is changed."
+        ),
+        config=config,
+        executor_def=epoch_job.executor_def,
+        tags={**epoch_job.tags, JOB_TAG: RESTORE_OP},
+    )
+
 
 _NOT_OF_PROGRAMS = (SavepointAction.STOP, CareAction.MAINTAIN)
 """A program that starts its queries itself ends itself, and its tables are Spark's."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
 from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
-from dagster_ckpt.spark.java.process import ENDING, forget_java, java_has_ended
-from dagster_ckpt.spark.java.secrets import beside_arguments
+from dagster_ckpt.spark.java.process import ENDING, beside_arguments, forget_java, java_has_ended
 from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.plain_arguments import convert_plain_arguments_first

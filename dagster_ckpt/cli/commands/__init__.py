@@ -12,9 +12,8 @@
 | ``diff`` | what two snapshots differ in |
 | ``diff_tables`` | which rows two tables differ in |
 | ``preview`` | what a restore would do |
-| ``checkpoint`` | taken at once by the pipeline's job |
 | ``publish`` | rows that wait for a sink: published, or set aside |
-| ``savepoint`` | taken by the pipeline's job, also to stop a stream |
+| ``savepoint`` | taken by the pipeline's job, also to stop a stream; ``checkpoint`` |
 | ``restore`` | a run of the pipeline's job from a snapshot |
 | ``blue_green`` | another pipeline begins with a snapshot (``fork``), is compared, and readers are swapped to it |
 | ``replay`` | a fork runs from the nearest snapshot before a moment |

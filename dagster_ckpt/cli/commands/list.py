@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, horizons_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, refuse_unused
-from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon, no_longer

@@ -8,8 +8,7 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
-from dagster_ckpt.cli.output import Output
-from dagster_ckpt.cli.positions import show_positions
+from dagster_ckpt.cli.output import Output, show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.restore_point import restore_point

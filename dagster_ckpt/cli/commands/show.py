@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, horizons_in
 from dagster_ckpt.cli.completion import snapshots_known
 from dagster_ckpt.cli.context import Invocation, command, pipeline_option
-from dagster_ckpt.cli.horizons import horizons_in
-from dagster_ckpt.cli.output import Output
-from dagster_ckpt.cli.positions import show_positions
+from dagster_ckpt.cli.output import Output, show_positions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.json_text import parse_json

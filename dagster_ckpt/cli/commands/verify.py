@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, horizons_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, refuse_unused
-from dagster_ckpt.cli.horizons import horizons_in
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size

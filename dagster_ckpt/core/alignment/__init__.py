@@ -30,15 +30,13 @@ file               owns
 ``progress``       which checkpoint is current, which channels have delivered its barrier
 ``phases``         the four states of one alignment: first barrier or collecting, aligned or not
 ``single``         exactly-once: one checkpoint at a time, aligned or alternating
-``tracker``        at-least-once: many at a time, nothing held
-``choice``         which handler a configuration needs
+``tracker``        at-least-once: many at a time, nothing held; which handler a configuration needs
 =================  ==============================================================================
 
 Sources: flink-runtime streaming.runtime.io.checkpointing; AlignedCheckpointsTest,
 AlternatingCheckpointsTest, UnalignedCheckpointsTest, CheckpointBarrierTrackerTest.
 """
 
-from dagster_ckpt.core.alignment.choice import handler_for
 from dagster_ckpt.core.alignment.events import (
     AlignmentEffect,
     Announcement,
@@ -62,6 +60,7 @@ from dagster_ckpt.core.alignment.events import (
     Unblock,
 )
 from dagster_ckpt.core.alignment.options import options_for
+from dagster_ckpt.core.alignment.tracker import handler_for
 
 __all__ = [
     "AlignmentEffect",

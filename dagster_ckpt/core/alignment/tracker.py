@@ -5,6 +5,7 @@ Source: flink-runtime CheckpointBarrierTracker, CheckpointBarrierTrackerTest.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -14,6 +15,7 @@ from dagster_ckpt.core.alignment.events import (
     Barrier,
     BarrierAnswer,
     BarrierEvent,
+    BarrierHandler,
     CancelMarker,
     Channel,
     Close,
@@ -25,7 +27,9 @@ from dagster_ckpt.core.alignment.events import (
     Unblock,
 )
 from dagster_ckpt.core.alignment.options import check_options, is_unaligned
-from dagster_ckpt.core.alignment.single import AfterEnd
+from dagster_ckpt.core.alignment.progress import AlignmentCount
+from dagster_ckpt.core.alignment.single import AfterEnd, SingleCheckpointHandler, Switching
+from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
@@ -206,3 +210,26 @@ def _given_up(
     checkpoint_id: CheckpointId, reason: Reason = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 ) -> tuple[AlignmentEffect, ...]:
     return (Decline(checkpoint_id, reason), ForwardCancel(checkpoint_id))
+
+
+def handler_for(config: CheckpointConfig, channels: Collection[Channel]) -> BarrierHandler:
+    """Return the handler of a stage with these input channels (Flink: ``createCheckpointBarrierHandler``).
+
+    Raises InvalidRequest without a channel, and for unaligned checkpoints with at-least-once, which hold no
+    channel and so have no alignment to shorten.
+    """
+    if not channels:
+        raise InvalidRequest("a stage without input channels is triggered directly, it aligns nothing")
+    names = frozenset(channels)
+    after_end = AfterEnd.COUNTS_AS_BARRIER if config.checkpoints_after_tasks_finish else AfterEnd.ABORTS
+    match config.mode:
+        case CheckpointingMode.AT_LEAST_ONCE:
+            if config.unaligned:
+                raise InvalidRequest("unaligned checkpoints need mode = exactly_once")
+            return CheckpointTracker(open_channels=names, after_end=after_end)
+        case CheckpointingMode.EXACTLY_ONCE:
+            switching = Switching.ALTERNATING if config.unaligned else Switching.ALIGNED_ONLY
+            return SingleCheckpointHandler(
+                progress=AlignmentCount(open_channels=names), switching=switching, after_end=after_end
+            )
+    assert_never(config.mode)

@@ -7,7 +7,6 @@
 | ``streaming`` | all stages at once until stopped |
 | ``launched`` | both kinds of run in a program launched elsewhere |
 | ``snapshots`` | the savepoint job: a savepoint, a checkpoint at once, one that stops the stream, one removed |
-| ``restore`` | runs that start from a chosen snapshot, or say what that would do |
 | ``gate`` | what must hold before a run restores a chosen snapshot; previews, approvals, dry runs |
 | ``blue_green`` | a fork compared with what readers find, readers swapped to it, a replay with it |
 | ``run_config`` | config of runs: what they start from |

@@ -6,5 +6,4 @@
 | ``spark`` | the Spark session |
 | ``pipeline`` | resources of one pipeline beside those of others |
 | ``folders`` | folders of a run, by their setting: not writable, or gone with a container |
-| ``opened`` | both resources outside of a Dagster run |
 """

@@ -1,4 +1,4 @@
-"""Resources of one pipeline, where several pipelines with different ones are in one code location.
+"""Resources of one pipeline, where several with different ones are in one code location; opened without a run.
 
 A job carries its own, under the keys people spell in run configs (``checkpoint_coordinator``, ``spark``). Checks and
 tables of all pipelines share one job of Dagster's, in which a key means one thing: there a pipeline's resources have
@@ -7,8 +7,11 @@ keys of its own (``orders__spark``). Code of stages and hooks reads the first ki
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
@@ -66,3 +69,34 @@ def serving_now(coordinator: CheckpointCoordinatorResource, pipeline: Checkpoint
         return who_serves(coordinator.deployment(pipeline), pipeline)
     except CheckpointError:
         return pipeline.name if not pipeline.origins else pipeline.origins[-1].name
+
+
+_VARIABLES = (dg.EnvVar, type(dg.EnvVar.int("NUMBER")))
+OurResource = TypeVar("OurResource", CheckpointCoordinatorResource, SparkSessionResource)
+
+
+@contextmanager
+def opened(resource: OurResource) -> Iterator[OurResource]:
+    """Yield a copy of a resource, ready for one run; what that run leaves open is closed at the end.
+
+    Dagster makes an instance in memory for this, half a second of imports in a plain program. That is left out where
+    the resource takes nothing from it: one of ours, not of a subclass, whose settings name no environment variables.
+    """
+    settings = {name: getattr(resource, name) for name in resource.model_fields_set}
+    kind = type(resource)
+    if kind in (CheckpointCoordinatorResource, SparkSessionResource) and not has_variables(settings):
+        ready = kind(**settings)
+        with ready.held():
+            yield ready
+    else:
+        with resource.process_config_and_initialize_cm() as prepared:
+            yield cast("OurResource", prepared)
+
+
+def has_variables(value: Any) -> bool:
+    """Tell whether a setting names a variable of the environment, which is known in a run only."""
+    if isinstance(value, Mapping):
+        return any(map(has_variables, value.values()))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return any(map(has_variables, value))
+    return isinstance(value, _VARIABLES)

@@ -16,7 +16,7 @@ from dagster_ckpt.dagster.names import (
     restore_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.resources.opened import opened
+from dagster_ckpt.dagster.resources.pipeline import opened
 
 if TYPE_CHECKING:
     from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource

@@ -33,8 +33,7 @@ from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinato
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.snapshot.pins import sweep_pins
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
-from dagster_ckpt.spark.streaming.background import DaemonBackground
-from dagster_ckpt.spark.streaming.timer import Poller
+from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller
 from dagster_ckpt.version import __version__
 
 log = logging.getLogger("dagster_ckpt.attach")

@@ -12,12 +12,9 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``version`` | the table as it was read: its log as states |
 | ``lake`` | the calls of delta-rs, and its errors in the library's words |
 | ``columns`` | rows against the table's columns; what delta-rs must not write to |
-| ``adds`` | files as actions of a commit |
 | ``bounds`` | least and greatest values of a file's columns, by which readers pass over it |
 | ``remote`` | where staged files are: the table's folder, or its object store |
 | ``upsert`` | rows by key: the files they touch, written again |
-| ``retention`` | for how long the table keeps what left it |
 | ``garbage`` | staged files that nothing needs; the versions that cuts pin |
-| ``merge`` | small files merged beside publishing |
 | ``upkeep`` | small files merged, old ones removed |
 """

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.ext.delta.adds import add_actions
 from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
     Column,
@@ -26,7 +25,7 @@ from dagster_ckpt.ext.delta.columns import (
 )
 from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of, reading
 from dagster_ckpt.ext.delta.remote import staged_files
-from dagster_ckpt.ext.delta.upsert import store_of, upsert
+from dagster_ckpt.ext.delta.upsert import add_actions, store_of, upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
 from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.backend import names_of
-from dagster_ckpt.ext.delta.retention import retention_hours
-from dagster_ckpt.ext.delta.version import Commit, DeltaVersion
+from dagster_ckpt.ext.delta.version import Commit, DeltaVersion, retention_hours
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.table_files import StagedFolder

@@ -15,11 +15,9 @@ from dagster_ckpt.ext.delta.backend import DeltaBackend
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns, refuse_columns, table_columns
 from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
-from dagster_ckpt.ext.delta.merge import merge_small
-from dagster_ckpt.ext.delta.retention import RETENTION
 from dagster_ckpt.ext.delta.target import DeltaTable
-from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, planned, trimmed, vacuumed
-from dagster_ckpt.ext.delta.version import DeltaVersion
+from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, merge_small, planned, trimmed, vacuumed
+from dagster_ckpt.ext.delta.version import RETENTION, DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,6 @@ from urllib.parse import unquote
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.lake import Lake, app_id, reading
-from dagster_ckpt.ext.delta.retention import log_retention_hours, retention_hours
 from dagster_ckpt.spark.sink.plain_files import FilesOfPartition, PlainFiles
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.table_files import STAGED
@@ -20,6 +20,39 @@ from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+
+RETENTION = "delta.deletedFileRetentionDuration"
+_DEFAULT_RETENTION = "interval 1 week"
+_DEFAULT_LOG_RETENTION = "interval 30 days"
+_HOURS = {
+    "millisecond": 1 / 3_600_000,
+    "second": 1 / 3600,
+    "minute": 1 / 60,
+    "hour": 1,
+    "day": 24,
+    "week": 168,
+}
+
+
+def retention_hours(configuration: dict[str, str]) -> float:
+    """Return for how long a table keeps files that left it."""
+    return _hours(configuration, RETENTION, _DEFAULT_RETENTION)
+
+
+def log_retention_hours(configuration: dict[str, str]) -> float:
+    """Return for how long a table keeps its log's entries, and so its older versions."""
+    return _hours(configuration, "delta.logRetentionDuration", _DEFAULT_LOG_RETENTION)
+
+
+def _hours(configuration: dict[str, str], name: str, default: str) -> float:
+    text = configuration.get(name, default)
+    found = re.fullmatch(r"(?:interval )?(\d+) ([a-z]+?)s?", text.strip().lower())
+    if found is None or found[2] not in _HOURS:
+        found = re.fullmatch(r"(?:interval )?(\d+) ([a-z]+?)s?", default)
+    assert found is not None
+    return int(found[1]) * _HOURS[found[2]]
+
 
 _SAME_ROWS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
 """Operations after which the table has the same rows."""

@@ -17,7 +17,6 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``version`` | the table as it was read: its snapshots as states; tags and branches |
 | ``columns`` | rows against the table's columns; what must not be written to |
 | ``files`` | staged files as a snapshot names them, with bounds that hold |
-| ``staged`` | where staged files are: the table's location, or its object store |
 | ``upsert`` | rows by key: the files they touch, written again |
 | ``expiry`` | tags for the snapshots that cuts need; those that nothing needs are expired |
 | ``garbage`` | staged files that no snapshot shows |

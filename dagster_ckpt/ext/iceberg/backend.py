@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io import ADLS_BLOB_STORAGE_AUTHORITY
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
@@ -27,16 +29,51 @@ from dagster_ckpt.ext.iceberg.columns import (
 )
 from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.ext.iceberg.lake import Lake, Outside, TableChange, committing, folder_at, reading
-from dagster_ckpt.ext.iceberg.staged import staged_files
 from dagster_ckpt.ext.iceberg.upsert import upsert
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
+from dagster_ckpt.spark.exchange.options import AZURE, azure_folder
 from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, shown_files
 from dagster_ckpt.spark.sink.rewrite import conformed
-from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
 from dagster_ckpt.spark.sink.versioned.backend import Change, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
+
+
+def staged_files(lake: Lake, names: SinkNames, work_dir: Path) -> StagedFiles:
+    """Return a table's staged files; the files of each sink of a table have a folder of their own."""
+    location = lake.location
+    area, *former = areas_of(names.pipeline, (names.uid, *names.previous))
+
+    def open_store() -> tuple[Any, str]:
+        table = lake.table()
+        properties = table.io.properties if table is not None else lake.settings.open().properties
+        parts = urlsplit(location)
+        if parts.scheme in ("abfs", "abfss") and ADLS_BLOB_STORAGE_AUTHORITY not in properties:
+            return azure_store(location, properties)
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+        return PyArrowFileIO(properties).fs_by_scheme(scheme, netloc), path
+
+    return StagedFiles(
+        place=lake.place,
+        table_dir=folder_at(location),
+        work_dir=work_dir,
+        open_store=open_store,
+        area=area,
+        former_areas=tuple(former),
+    )
+
+
+def azure_store(location: str, properties: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return pyarrow's client of a container, by the properties that PyIceberg itself hands to adlfs.
+
+    PyIceberg's own pyarrow client takes neither a connection string nor the account that a location names.
+    """
+    given = {word: str(properties.get(f"adls.{word.replace('_', '-')}") or "") for word in AZURE}
+    options = {word: value for word, value in given.items() if value}
+    return azure_folder(location, options, what=f"the table at {location}").connected()
+
 
 Rewrite = Callable[[Transaction], tuple[Sequence[DataFile], Sequence[DataFile]]]
 

@@ -22,8 +22,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.phases import waiting_in
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.positions import to_publish
-from dagster_ckpt.spark.sink.waiting.aside import to_set_aside
-from dagster_ckpt.spark.sink.waiting.refused import RefusedNote, refused_in
+from dagster_ckpt.spark.sink.waiting.aside import RefusedNote, refused_in, to_set_aside
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 

@@ -9,6 +9,5 @@ that the library runs on. ``tests/test_architecture.py`` finds a call elsewhere.
 | ``plans`` | plans of DataFrames and of statements, as Spark's own objects |
 | ``sessions`` | a session's context, catalog, settings, queries and file systems |
 | ``executors`` | which executors a session has, and a task on each of them |
-| ``secrets`` | settings that are nobody else's, kept out of the arguments of the process |
-| ``process`` | the Java process that PySpark has started: whether it runs, and how to let go of it |
+| ``process`` | the Java process that PySpark has started: whether it runs, how to let go of it, its secrets |
 """

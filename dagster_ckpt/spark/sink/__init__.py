@@ -16,8 +16,7 @@
 | ``staged_rows`` | staged rows compared with what was staged, and read back |
 | ``for_each_checkpoint`` | ``FunctionSink``: a user's function gets the rows of each completed checkpoint |
 | ``positions`` | how a position lies to batches and cuts, and who may write (pure) |
-| ``carried`` | what a checkpoint takes with it of such a sink's own folder |
-| ``through`` | the last micro-batch of each publish of such a sink |
+| ``carried`` | what a checkpoint takes with it of such a sink's own folder; the last micro-batch of each publish |
 | ``latest`` | the last row of each key |
 | ``rewrite`` | copy on write: which rows of a touched file stay |
 | ``rows`` | ``PublishedRows``: one state of a table, as Arrow, pandas, Polars, DuckDB or Spark |

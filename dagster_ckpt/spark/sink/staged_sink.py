@@ -23,7 +23,17 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.schema import arrow_schema
 from dagster_ckpt.spark.files import batch_of
-from dagster_ckpt.spark.sink.carried import copied_notes, put_back, remove_copies, staged_by
+from dagster_ckpt.spark.sink.carried import (
+    THROUGH,
+    copied_notes,
+    forget_before,
+    merge_through,
+    note_through,
+    put_back,
+    remove_copies,
+    staged_by,
+    through_at,
+)
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.owner import is_renamed, note_renamed, refuse_renamed
 from dagster_ckpt.spark.sink.port import (
@@ -53,7 +63,6 @@ from dagster_ckpt.spark.sink.positions import (
 )
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, refuse_unwritable, stage_rows
-from dagster_ckpt.spark.sink.through import THROUGH, forget_before, merge_through, note_through, through_at
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,6 @@
 | ``gate`` | holds and stops a query exactly between two micro-batches; barriers whose place a source decides |
 | ``snapshot_job`` | the asynchronous part of a stage's snapshot, and those of a stage that are in progress |
 | ``gateway`` | how the coordinator reaches the stages |
-| ``timer`` | runs the coordinator's timers, even while storage hangs |
 | ``restart`` | restart strategies |
 | ``sources`` | which sources have a backlog, and when bounded ones and all stages behind them have ended |
 | ``backpressure`` | holds the sources while tables' commits are slower than the stream |

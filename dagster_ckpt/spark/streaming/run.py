@@ -25,7 +25,7 @@ from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
-from dagster_ckpt.spark.streaming.background import ReusedThreads
+from dagster_ckpt.spark.streaming.background import Poller, ReusedThreads
 from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
@@ -34,7 +34,6 @@ from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
 from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
 from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.spark.streaming.sources import BacklogReporter, InputExhausted
-from dagster_ckpt.spark.streaming.timer import Poller
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

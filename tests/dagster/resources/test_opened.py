@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource
-from dagster_ckpt.dagster.resources.opened import opened
+from dagster_ckpt.dagster.resources.pipeline import opened
 
 SETTINGS: list[Any] = [
     CheckpointCoordinatorResource(base_dir="/data"),
@@ -68,7 +68,7 @@ def test_a_plain_program_opens_them_without_an_instance(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from dagster_ckpt import CheckpointCoordinatorResource\n"
-        "from dagster_ckpt.dagster.resources.opened import opened\n"
+        "from dagster_ckpt.dagster.resources.pipeline import opened\n"
         f"with opened(CheckpointCoordinatorResource(base_dir={str(tmp_path)!r})) as ready:\n"
         "    ready.store()\n"
         "print(sorted({'dagster._daemon', 'dagster._core.storage.event_log', 'rich'} & set(sys.modules)))\n"

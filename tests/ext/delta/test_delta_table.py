@@ -26,9 +26,9 @@ from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
 from dagster_ckpt.ext.delta.columns import accepted, delta_columns
 from dagster_ckpt.ext.delta.garbage import Garbage
 from dagster_ckpt.ext.delta.lake import Outside, entries_of
-from dagster_ckpt.ext.delta.retention import retention_hours
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.delta.version import retention_hours
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED, partition_values
 from dagster_ckpt.testing import SinkRun, Staging

@@ -10,8 +10,8 @@ from deltalake import DeltaTable as Reader
 
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
-from dagster_ckpt.ext.delta.retention import RETENTION
 from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.delta.version import RETENTION
 from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.iceberg.staged import azure_store
+from dagster_ckpt.ext.iceberg.backend import azure_store
 
 KEY = "aGlkZGVuaGlkZGVu"
 

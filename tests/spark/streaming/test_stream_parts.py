@@ -33,11 +33,10 @@ from dagster_ckpt.spark.sink.port import SinkPosition
 from dagster_ckpt.spark.sink.published import note_published
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
-from dagster_ckpt.spark.streaming.background import DaemonBackground, ReusedThreads
+from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller, ReusedThreads
 from dagster_ckpt.spark.streaming.garbage import cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
-from dagster_ckpt.spark.streaming.timer import Poller
 from tests import progress
 from tests.spark.streaming.lab import until
 

@@ -10,7 +10,6 @@ Without it each format would have its own copy of these rules. A format gives a 
 | ``engine`` | taken over, published, fenced; repeated where others were faster |
 | ``roll_back`` | the way to a cut, and gone |
 | ``fork`` | a table that begins with another one's rows |
-| ``difference`` | what it shows, beside what a cut does |
 | ``rows`` | the rows of a state, or of a cut |
 | ``sink`` | ``VersionedSink``: all that is the same behind the port of sinks |
 """

@@ -29,12 +29,11 @@ from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staging import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import V
-from dagster_ckpt.spark.sink.versioned.difference import difference
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.fork import fork
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
 from dagster_ckpt.spark.sink.versioned.roll_back import roll_back, why_no_way
-from dagster_ckpt.spark.sink.versioned.rows import rows_of
+from dagster_ckpt.spark.sink.versioned.rows import difference, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

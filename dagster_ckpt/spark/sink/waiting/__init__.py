@@ -6,6 +6,5 @@ by a key.
 | file | what it owns |
 |---|---|
 | ``rules`` | ``RULES``: the one table of rules for all sinks, and what each answers |
-| ``refused`` | note of a stage's directory: why its sink did not show a checkpoint |
 | ``aside`` | rows that cannot be shown, written to a file beside the tables, and passed over |
 """
