@@ -21,8 +21,8 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StreamingRun
+from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import StreamingService
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from tests.progress import source_of, wait_until
 
 if TYPE_CHECKING:

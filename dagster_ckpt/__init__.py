@@ -99,13 +99,13 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.readers.diff_tables import diff_tables as diff_tables
     from dagster_ckpt.operations.readers.load_table import load_table as load_table
     from dagster_ckpt.operations.readers.load_tables import load_tables as load_tables
+    from dagster_ckpt.operations.records import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.restores.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.snapshots.catalog import find_snapshot as find_snapshot
     from dagster_ckpt.operations.snapshots.catalog import list_snapshots as list_snapshots
     from dagster_ckpt.operations.snapshots.diff import diff_snapshots as diff_snapshots
     from dagster_ckpt.operations.snapshots.diff_state import diff_state as diff_state
     from dagster_ckpt.operations.snapshots.inspect import open_state as open_state
-    from dagster_ckpt.operations.snapshots.statistics import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.snapshots.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
@@ -165,7 +165,7 @@ _HOMES: dict[str, str] = {
     "verify_snapshot": "operations.snapshots.verify",
     "preview_restore": "operations.restores.preview",
     "open_state": "operations.snapshots.inspect",
-    "checkpoint_statistics": "operations.snapshots.statistics",
+    "checkpoint_statistics": "operations.records",
     "diff_snapshots": "operations.snapshots.diff",
     "diff_state": "operations.snapshots.diff_state",
     # settings and records

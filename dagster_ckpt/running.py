@@ -23,8 +23,8 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged, not_published
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
+from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:

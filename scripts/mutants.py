@@ -148,7 +148,7 @@ FAULTS = (
     ),
     Fault(
         "a launched program that was interrupted was a run that succeeded",
-        "dagster/launched/verdict.py",
+        "dagster/launched/run.py",
         "if ended is not None and ended.interrupted:",
         "if False:",
         "tests/dagster/launched/test_messages.py",

@@ -118,7 +118,7 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "files java java_errors plain_arguments quoting stage_report versions worker_start",
+        "files java java_errors quoting stage_report versions worker_start",
         "directories exchange",
         "cluster snapshot",
         "channel session source",

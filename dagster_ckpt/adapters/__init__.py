@@ -15,6 +15,5 @@
 | ``local_sync`` | when their content reaches the disk |
 | ``remote_keys`` | keys on object stores and remote folders |
 | ``conditional_put`` | keys created exclusively in object stores, with one request |
-| ``real_folders`` | folders of an Azure account with a hierarchical namespace, removed when they are empty |
 | ``client_errors`` | what the failures of their clients mean |
 """

@@ -4,13 +4,11 @@
 |---|---|
 | ``app`` | the program, and what its exit codes mean |
 | ``commands/`` | one file per command, by its name |
-| ``context`` | what every command has: locations, ``--json``, errors turned into exit codes |
-| ``completion`` | pipelines and snapshots, as a shell completes them |
+| ``context`` | what every command has: locations, ``--json``, errors turned into exit codes; completion in a shell |
 | ``locations`` | where a deployment is, from options and environment |
 | ``output`` | tables, JSON values of results, progress bars |
 | ``spark_session`` | the session that state is read with |
-| ``dagster_partitions`` | the checkpoints asset's partitions, where there is a Dagster instance |
-| ``launch`` | a Dagster job, through a webserver or in this process |
+| ``launch`` | a Dagster job, through a webserver or in this process; partitions of the checkpoints asset |
 | ``code_location`` | a code location's definitions and pipelines, loaded here |
 """
 

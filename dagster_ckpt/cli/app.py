@@ -52,6 +52,8 @@ _ELSEWHERE = {
     "audit": "history.audit",
     "dispose": "clean.dispose",
     "import": "export.import_",
+    "adopt": "export.adopt",
+    "replay": "blue_green.replay",
     "fork": "blue_green.fork",
     "blue-green": "blue_green.blue_green",
     "requeue": "maintain.requeue",

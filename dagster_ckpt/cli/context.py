@@ -1,4 +1,4 @@
-"""Context of every command: the deployment, ``--json``, and errors turned into exit codes."""
+"""Context of every command: the deployment, ``--json``, errors turned into exit codes; completion in a shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import getpass
 import json
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from shlex import quote
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dagster_ckpt.cli.completion import pipelines_known
 from dagster_ckpt.cli.locations import Locations, StoreExpectation
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
@@ -33,6 +32,44 @@ from dagster_ckpt.errors import (
 )
 from dagster_ckpt.operations.deployment import Deployment, InUse
 from dagster_ckpt.operations.records import only_pipeline
+
+
+def pipelines_known(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the pipelines of the store that begin so."""
+    return _asked(context, incomplete, lambda found: map(str, found.store.pipelines()))
+
+
+def snapshots_known(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the keys of what can be restored that begin so: of the pipeline named, else of all."""
+    from dagster_ckpt.core.ids import pipeline_id
+    from dagster_ckpt.operations.snapshots.catalog import list_snapshots
+
+    chosen = str(context.params.get("pipeline") or "")
+
+    def keys(found: Deployment) -> Iterable[str]:
+        yield "latest"
+        for name in [pipeline_id(chosen)] if chosen else found.store.pipelines():
+            yield from (summary.key for summary in list_snapshots(found, name))
+
+    return _asked(context, incomplete, keys)
+
+
+def _asked(context: click.Context, incomplete: str, ask: Callable[[Deployment], Iterable[str]]) -> list[str]:
+    """Ask the deployment that the options typed so far name, or the environment."""
+    given = context.params
+    places: dict[str, Any] = {
+        name: given.get(name) or "" for name in ("base", "store", "storage", "savepoints")
+    }
+    try:
+        found = Locations(**places).open()
+        try:
+            names = list(dict.fromkeys(ask(found)))
+        finally:
+            if hasattr(found.store, "close"):
+                found.store.close()
+    except Exception:  # a shell that completes shows no error: the command itself will
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 class ExitCode(IntEnum):

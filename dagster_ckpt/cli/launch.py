@@ -15,6 +15,7 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, refuse_unused, user
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 
@@ -236,3 +237,31 @@ def _failures(result: Any) -> list[str]:
             cause = data.error.message.strip() if data.error else "no cause was recorded"
             found.append(f"{event.step_key}: {description or cause}")
     return found
+
+
+def savepoint_added(pipeline: PipelineId, key: str) -> None:
+    """Add the partition of a savepoint, where this machine has a Dagster instance (``DAGSTER_HOME``)."""
+    _change(pipeline, key, is_there=True)
+
+
+def savepoint_removed(pipeline: PipelineId, key: str) -> None:
+    """Remove the partition of a savepoint, as it was added."""
+    _change(pipeline, key, is_there=False)
+
+
+def _change(pipeline: PipelineId, key: str, *, is_there: bool) -> None:
+    if not os.environ.get("DAGSTER_HOME"):
+        return
+    import dagster as dg
+
+    from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
+
+    name = checkpoints_partitions(pipeline).name or ""
+    try:
+        with dg.DagsterInstance.get() as instance:
+            if is_there:
+                instance.add_dynamic_partitions(name, [key])
+            else:
+                instance.delete_dynamic_partition(name, key)
+    except Exception as error:  # the store is what counts; the list in the UI can be repaired by the next run
+        click.echo(f"note: the partitions in Dagster were not changed: {error}", err=True)

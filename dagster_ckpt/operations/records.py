@@ -7,6 +7,12 @@ from typing import TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ServingRecord
+from dagster_ckpt.core.checkpoint.statistics import (
+    HISTORY_SIZE,
+    SUMMARY_WINDOW,
+    StatisticsSnapshot,
+    snapshot_of,
+)
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
@@ -17,12 +23,15 @@ from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, Record
 __all__ = [
     "AuditRow",
     "Operator",
+    "StatisticsSnapshot",
     "audit_of",
     "change_record",
+    "checkpoint_statistics",
     "find_record",
     "load_record",
     "only_pipeline",
     "serving_of",
+    "statistics_of",
 ]
 
 T = TypeVar("T")
@@ -77,3 +86,32 @@ def change_record(
 def audit_of(deployment: Deployment, pipeline: PipelineId, *, limit: int = 50) -> list[AuditRow]:
     """Return the deeds of people on a pipeline, newest first. Raises Unavailable."""
     return deployment.store.audited(pipeline, limit=limit)
+
+
+def checkpoint_statistics(
+    deployment: Deployment,
+    pipeline: PipelineId,
+    *,
+    window: int = SUMMARY_WINDOW,
+    history_size: int = HISTORY_SIZE,
+) -> StatisticsSnapshot:
+    """Return the figures of Flink's checkpoint page: counts, a summary of the last ``window``, the newest rows.
+
+    Rows that a newer version wrote and this one cannot read are left out. Raises NotFound, Corrupt, Unavailable.
+    """
+    record = load_record(deployment.store, pipeline)
+    return statistics_of(deployment, record, window=window, history_size=history_size)
+
+
+def statistics_of(
+    deployment: Deployment, record: CoordinatorRecord, *, window: int, history_size: int
+) -> StatisticsSnapshot:
+    """Return the same for a record that was read already. Raises Unavailable."""
+    rows = RecordStore(deployment.store).statistics(PipelineId(record.pipeline), limit=window)
+    return snapshot_of(
+        rows.values(),
+        counts=record.counts,
+        history_size=history_size,
+        restored_id=record.restored_id,
+        restored_at=record.restored_at,
+    )

@@ -19,7 +19,7 @@ from dagster_ckpt.core.units import count, moment, size
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.served import Readers, readers_of
-from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
+from dagster_ckpt.operations.records import AuditRow, audit_of, load_record, statistics_of
 from dagster_ckpt.operations.snapshots.catalog import (
     FoundSnapshot,
     SnapshotSummary,
@@ -27,7 +27,6 @@ from dagster_ckpt.operations.snapshots.catalog import (
     snapshots_of,
 )
 from dagster_ckpt.operations.snapshots.contents import SubtaskState, subtasks_of
-from dagster_ckpt.operations.snapshots.statistics import statistics_of
 
 WINDOW = 1000
 """Checkpoints that the summary is computed over."""

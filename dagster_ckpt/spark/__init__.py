@@ -2,12 +2,11 @@
 
 | file | what it owns |
 |---|---|
-| ``session`` | the Spark session and why each setting is there |
+| ``session`` | the Spark session and why each setting is there; values on their way to Java |
 | ``versions`` | versions of Spark, and what each can run |
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``stage_report`` | what the runner tells its host; rows and rates of a query's batches |
-| ``plain_arguments`` | what goes to Java without being looked at by all converters |
 | ``java_errors`` | errors that are not the query's: Java is gone, a reader's process was slow to start |
 | ``java/`` | calls into Spark's Java that PySpark does not publish |
 | ``quoting`` | a name in backticks |

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.cli.commands import replay
+from dagster_ckpt.cli.commands import blue_green
 from dagster_ckpt.cli.launch import launched
 from tests.cli.conftest import Program
 from tests.operations.readers.test_blue_green import Site
@@ -123,8 +123,8 @@ def test_a_replay_prints_its_comparison_and_how_readers_are_swapped(
         assert (job, op, config["action"]) == ("sales_green_care", "care", "replay")
         return launched(work, target, job, op, config={"action": "compare"}, tags={})
 
-    monkeypatch.setattr(replay, "launched", compares)
     approved = run.json("blue-green", "compare", "sales_green", "-f", FILE)["approval"]
+    monkeypatch.setattr(blue_green, "launched", compares)
     told = run("replay", "sales_green", "2026-11-17", "-f", FILE).stdout.splitlines()
     assert told[1:] == [
         "sales_green compared with sales, which serves sales",

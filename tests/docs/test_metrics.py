@@ -6,8 +6,8 @@ import re
 
 import yaml
 
+from dagster_ckpt.ext.metrics.command import PREFIX
 from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE
-from dagster_ckpt.ext.metrics.prometheus import PREFIX
 from tests.root import ROOT
 
 PAGE = (ROOT / "docs" / "extensions" / "metrics.md").read_text()

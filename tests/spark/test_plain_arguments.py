@@ -14,7 +14,7 @@ import pytest
 from py4j import protocol
 from pyspark.sql import types
 
-from dagster_ckpt.spark.plain_arguments import PlainArguments, convert_plain_arguments_first
+from dagster_ckpt.spark.session import PlainArguments, convert_plain_arguments_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

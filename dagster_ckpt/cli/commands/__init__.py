@@ -15,10 +15,8 @@
 | ``publish`` | rows that wait for a sink: published, or set aside |
 | ``savepoint`` | taken by the pipeline's job, also to stop a stream; ``checkpoint`` |
 | ``restore`` | a run of the pipeline's job from a snapshot |
-| ``blue_green`` | another pipeline begins with a snapshot (``fork``), is compared, and readers are swapped to it |
-| ``replay`` | a fork runs from the nearest snapshot before a moment |
-| ``export`` | a snapshot copied to another place; one from elsewhere becomes a savepoint here (``import``) |
-| ``adopt`` | Spark's own checkpoint directories become a savepoint |
+| ``blue_green`` | a ``fork`` begins with a snapshot, is compared, and readers are swapped to it; ``replay`` |
+| ``export`` | a snapshot copied to another place; one from elsewhere becomes a savepoint (``import``, ``adopt``) |
 | ``clean`` | what checkpoints that are over have left behind goes; a savepoint and its files (``dispose``) |
 | ``maintain`` | tables: small files merged, old ones removed; quarantined rows requeued |
 """

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Invocation, command, pipeline_option, user
-from dagster_ckpt.cli.dagster_partitions import savepoint_removed
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option, snapshots_known, user
+from dagster_ckpt.cli.launch import savepoint_removed
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id

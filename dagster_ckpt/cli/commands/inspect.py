@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Invocation, command, pipeline_option
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted

@@ -8,8 +8,7 @@ import click
 
 from dagster_ckpt.cli.code_location import declared_in
 from dagster_ckpt.cli.commands.preview import show_preview
-from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId

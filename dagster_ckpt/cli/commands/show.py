@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, horizons_in
-from dagster_ckpt.cli.completion import snapshots_known
-from dagster_ckpt.cli.context import Invocation, command, pipeline_option
+from dagster_ckpt.cli.context import Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.output import Output, show_positions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import pipeline_id

@@ -4,7 +4,5 @@
 |---|---|
 | ``order`` | what the program is told |
 | ``messages`` | what the program tells, one way and the other |
-| ``hearing`` | a Pipes client whose messages are heard as they come |
-| ``verdict`` | whether the run went well, by the coordinator's record |
 | ``run`` | one launch, from its order to its verdict |
 """

@@ -1,18 +1,27 @@
-"""One launch of a program by an op: its order, its messages, and its verdict."""
+"""One launch of a program by an op: its order, its messages, and its verdict.
+
+Messages are heard as they come; Pipes itself keeps them until the program has ended. Whether a run went well is said by
+the coordinator's record, not by the program's exit nor its messages.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
+from dagster._core.pipes.context import PipesMessageHandler
+from dagster_pipes import PipesMessage, PipesParams
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.console import failure
-from dagster_ckpt.dagster.launched.hearing import hearing
-from dagster_ckpt.dagster.launched.messages import Heard
+from dagster_ckpt.dagster.launched.messages import Ended, Heard
 from dagster_ckpt.dagster.launched.order import Order
-from dagster_ckpt.dagster.launched.verdict import why_not
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.dagster.options import Context, Launch
@@ -23,6 +32,126 @@ from dagster_ckpt.dagster.runs.lease import owner_state
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.stored import read_metadata
+
+_STOPPED = (
+    "the program was stopped from outside (SIGTERM or SIGINT), and this run was not terminated: the next run goes on "
+    "from the latest checkpoint"
+)
+_NOT_ENDED = (
+    "the program ended, but its run did not: it was stopped from outside, or the client returned while it still runs; "
+    "the next run goes on from the latest checkpoint"
+)
+
+
+def why_not(record: CoordinatorRecord | None, ended: Ended | None, *, run_id: str, pipeline: str) -> str:
+    """Return why a run whose program has ended without an error must fail; empty: it went well."""
+    if ended is not None and ended.skipped:
+        return ""
+    if ended is not None and ended.interrupted:
+        return _STOPPED
+    if record is not None and record.owner == run_id:
+        return _why_not_ended(record, is_told=ended is not None)
+    if ended is not None and record is not None and _is_earlier(ended, record):
+        return ""  # it said how it ended, in this store; another run has taken its turn since
+    found = (
+        "the store of this code location has no run of the pipeline"
+        if record is None
+        else f"in the store of this code location the newest run of the pipeline is {record.owner or 'none'}"
+    )
+    if ended is None:
+        return (
+            f"the program ended, but {found}, not this one ({run_id}): does it call run_launched({pipeline}, ...), and "
+            "is its coordinator's store_url that of the code location?"
+        )
+    return (
+        f"the program ran the pipeline, but in another store: {found}. Give its coordinator the store_url of the code "
+        "location"
+    )
+
+
+def _is_earlier(ended: Ended, record: CoordinatorRecord) -> bool:
+    return bool(ended.lineage) and ended.lineage == record.lineage and 0 < ended.epoch < record.epoch
+
+
+def _why_not_ended(record: CoordinatorRecord, *, is_told: bool) -> str:
+    if (
+        record.status_epoch != record.epoch
+    ):  # claimed and never started: the status is that of the attempt before
+        return _NOT_ENDED
+    match record.status:
+        case RunStatus.SUSPENDED if _is_between_attempts(record, is_told=is_told):
+            return _NOT_ENDED
+        case RunStatus.SUSPENDED | RunStatus.FINISHED:
+            return ""
+        case RunStatus.RUNNING:
+            return _NOT_ENDED
+        case RunStatus.CANCELED:
+            return _STOPPED
+        case RunStatus.FAILED:
+            why = f": {record.job_failure}" if record.job_failure else ", as its log says"
+            return f"the run failed in the program{why}"
+
+
+def _is_between_attempts(record: CoordinatorRecord, *, is_told: bool) -> bool:
+    """Return True where a stream's attempt has failed and the next one is to follow: it never is left clean."""
+    return record.lease_until is not None or not (record.clean or is_told)
+
+
+Hear = Callable[[Any], bool]
+"""Gets a custom message; returns whether it was meant for it."""
+
+
+def hearing(client: dg.PipesClient, hear: Hear) -> dg.PipesClient:
+    """Return the client with ``hear`` before Pipes' own handler; the one given is left as it is.
+
+    A client that makes its reader when it runs, and so has none now, is returned as it is: its messages are there at
+    its end (``get_custom_messages``).
+    """
+    readers = {
+        name: value for name, value in vars(client).items() if isinstance(value, dg.PipesMessageReader)
+    }
+    if not readers:
+        return client
+    copied = copy.copy(client)
+    for name, reader in readers.items():
+        setattr(copied, name, _hearing_reader(reader, hear))
+    return copied
+
+
+def _hearing_reader(reader: dg.PipesMessageReader, hear: Hear) -> dg.PipesMessageReader:
+    """Return a copy of a reader, of a class derived from its own: clients ask what kind of reader they have."""
+    kind = type(reader)
+
+    class Hearing(kind):  # type: ignore[misc, valid-type]
+        @contextmanager
+        def read_messages(self, handler: PipesMessageHandler) -> Iterator[PipesParams]:
+            with super().read_messages(_hearing_handler(handler, hear)) as params:
+                yield params
+
+    Hearing.__name__, Hearing.__qualname__ = kind.__name__, kind.__qualname__
+    copied = copy.copy(reader)
+    copied.__class__ = Hearing
+    return copied
+
+
+class _HearingHandler(PipesMessageHandler):
+    """The session's handler, whose state it shares, with somebody who hears first."""
+
+    _hear: Hear
+
+    def handle_message(self, message: PipesMessage) -> None:
+        params = message.get("params") or {}
+        if message["method"] == "report_custom_message" and self._hear(params.get("payload")):
+            return
+        super().handle_message(message)
+
+
+def _hearing_handler(handler: PipesMessageHandler, hear: Hear) -> PipesMessageHandler:
+    copied = object.__new__(_HearingHandler)
+    # One dictionary for both: what one has counted (opened, closed) the other knows, and no number is copied.
+    handler.__dict__["_hear"] = hear
+    copied.__dict__ = handler.__dict__
+    return copied
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``command`` | the command ``metrics`` |
+| ``command`` | the command ``metrics``; the gauges as Prometheus' text, once or served |
 | ``gauges`` | names, meaning and values, after Flink |
-| ``prometheus`` | as Prometheus' text, once or served |
 | ``otlp`` | as OpenTelemetry's metrics and spans, sent to a collector |
 """

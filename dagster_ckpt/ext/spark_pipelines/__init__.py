@@ -13,7 +13,6 @@
 | ``schemas`` | schemas of tables, rows brought into them |
 | ``auto_cdc`` | Auto CDC flows: changes, SCD type 1 and 2 |
 | ``options`` | which options act, have no effect, are refused |
-| ``refused_rows`` | what Spark or a format would refuse once a flow runs |
 | ``trace`` | makes a project's graph |
 | ``graph`` | a project's graph, kept beside it |
 | ``rows`` | rows of flows and views at run time |

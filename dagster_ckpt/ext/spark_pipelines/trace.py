@@ -41,9 +41,13 @@ from dagster_ckpt.ext.spark_pipelines.options import (
     refuse_conf,
     refuse_options,
 )
-from dagster_ckpt.ext.spark_pipelines.refused_rows import refuse_columns, refuse_no_watermark
 from dagster_ckpt.ext.spark_pipelines.registry import imported_below, refuse_old_imports
-from dagster_ckpt.ext.spark_pipelines.schemas import stand_in, table_schema
+from dagster_ckpt.ext.spark_pipelines.schemas import (
+    refuse_columns,
+    refuse_no_watermark,
+    stand_in,
+    table_schema,
+)
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
 from dagster_ckpt.spark.session import session_settings
 

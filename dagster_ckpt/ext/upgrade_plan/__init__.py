@@ -9,6 +9,5 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | ``comparison`` | a query compared with the snapshot's facts |
 | ``verdicts`` | the values of a plan, and the verdict on the whole |
 | ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
-| ``text`` | a plan as a comment of a pull request |
 | ``command`` | ``dagster-ckpt plan`` |
 """

@@ -6,7 +6,6 @@
 | ``clean`` | removing what checkpoints that are over have left |
 | ``maintain`` | tables compacted and vacuumed, without what retained snapshots need |
 | ``requeue`` | quarantined rows ordered through their stage again |
-| ``outside`` | what storage and tables have seen of a pipeline |
 | ``doctor`` | the store compared with the storage |
-| ``repair`` | records built again from the storage |
+| ``repair`` | traces of pipelines in the storage, and records built again from them |
 """

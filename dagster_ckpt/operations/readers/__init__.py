@@ -5,7 +5,6 @@
 | ``open_sink`` | sinks opened to be read: a pipeline's own, and those that serve its readers |
 | ``load_table`` | a sink's published table, loaded |
 | ``load_tables`` | all tables of a pipeline, as of one checkpoint that they all show |
-| ``verify_tables`` | are the published files there and intact that a snapshot counts on |
 | ``diff_tables`` | two tables by their rows |
 | ``served`` | whose tables readers find, of any pipeline |
 | ``comparison`` | what readers would find, compared with what they find |

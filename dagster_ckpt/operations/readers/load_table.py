@@ -1,15 +1,16 @@
-"""A sink's published table, loaded for whoever works on with its rows."""
+"""A sink's published table, loaded for whoever works on with its rows; or asked whether a snapshot's rows are there."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import SinkTarget, target_at
-from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
-from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.open_sink import (
     Coordinator,
     open_sink,
@@ -20,7 +21,8 @@ from dagster_ckpt.operations.readers.open_sink import (
 from dagster_ckpt.operations.records import serving_of
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.contents import prepared_batches_of, require_stage
-from dagster_ckpt.spark.sink.opening import open_target
+from dagster_ckpt.operations.snapshots.verify import FileProblem, ProblemKind, Verified
+from dagster_ckpt.spark.sink.opening import open_at, open_target
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.rows import PublishedRows
@@ -149,3 +151,37 @@ def _refuse_another_table(what: str, uid: StageUid, sink: Sink, snapshot: TableS
         raise InvalidRequest(
             f"sink {uid!r} writes {sink.place} now, and the rows of {what} are in {snapshot.uri}: load that table"
         )
+
+
+def with_tables(verified: Verified, source: StoredSnapshot) -> Verified:
+    """Add what is gone of the tables that the snapshot's sinks write, and which could not be asked.
+
+    Staged rows are read, of published files the size is compared: their content is the table format's own.
+    """
+    problems: list[FileProblem] = []
+    remarks: list[str] = []
+    for stage in source.metadata.stages:
+        cut = stage.table
+        if cut is None or (cut.head is None and not cut.prepared):
+            continue
+        try:
+            sink = open_at(cut.uri, cut.sink, PipelineId(source.metadata.pipeline), StageUid(stage.uid))
+            found = None if sink is None else sink.difference(cut_of(source, stage, cut))
+        except Corrupt as error:
+            problems.append(_problem(stage, cut.uri, str(error)))
+        except CheckpointError as error:
+            remarks.append(f"the table of stage {stage.uid} ({cut.uri}) could not be asked: {error}")
+        else:
+            if found is None:
+                remarks.append(
+                    f"the table of stage {stage.uid} ({cut.uri}) was not asked: its next run does that"
+                )
+    return replace(
+        verified,
+        problems=tuple(sorted((*verified.problems, *problems), key=lambda p: (p.stage, p.path))),
+        remarks=(*verified.remarks, *remarks),
+    )
+
+
+def _problem(stage: StageSnapshot, path: str, message: str) -> FileProblem:
+    return FileProblem(stage=stage.uid, path=path, problem=ProblemKind.MISSING, message=message)

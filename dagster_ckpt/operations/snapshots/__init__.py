@@ -5,7 +5,6 @@
 | ``catalog`` | listing snapshots, and finding the one a person names |
 | ``contents`` | the files a snapshot consists of, and reading single ones |
 | ``facts`` | what is known about every stored file of a pipeline |
-| ``statistics`` | counts, summary and history of a pipeline's checkpoints |
 | ``verify`` | is every file of a snapshot there and intact |
 | ``inspect`` | a stage's state at a snapshot, as DataFrames |
 | ``diff`` | what two snapshots differ in |

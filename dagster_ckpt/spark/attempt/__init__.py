@@ -2,7 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``attempt`` | an attempt: its coordinator, its tables, its working directory |
+| ``attempt`` | an attempt: its chains, its coordinator, its tables, its working directory |
 | ``pipeline_setup`` | what an attempt is opened with; a session whose executors see its folders |
 | ``gateway`` | how the coordinator reaches stages, as far as both kinds of run do the same |
 | ``restore`` | the working directory an attempt starts from |
@@ -10,7 +10,6 @@
 | ``sinks`` | the sinks of a pipeline: opened, written, cut, published |
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
 | ``showing`` | what readers are shown: changes held until all tables show them; rows of before, as the store tells |
-| ``layout`` | the chains an attempt is opened with |
 | ``state_place`` | where a query's state is, and its checkpointLocation |
 | ``stage_query`` | a stage as a running query |
 | ``table_clean_up`` | removal of table files nothing restorable needs |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagster_ckpt.authoring.hooks import HookContext
 from dagster_ckpt.authoring.pipeline import run_as
-from dagster_ckpt.core.chains import OtherChains
+from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.restore.decision import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
@@ -26,7 +27,6 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.gateway import StageGateway
-from dagster_ckpt.spark.attempt.layout import OpenedChains, chains_to_begin_with, chosen_chains
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.restore import (
@@ -39,7 +39,7 @@ from dagster_ckpt.spark.attempt.restore import (
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId
@@ -48,9 +48,51 @@ from dagster_ckpt.spark.source.groups import GroupOffsets
 from dagster_ckpt.spark.source.pins import refuse_gone_files
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.config import CheckpointConfig
     from dagster_ckpt.core.restore.decision import RestoreDecision
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChains:
+    """Chains an attempt is opened with; opening it finds out whether they are those of what it starts from."""
+
+    chains: tuple[Chain, ...]
+    fits_fresh: bool
+    """They may be those of a start without state too."""
+
+
+def chains_to_begin_with(setup: PipelineSetup, ownership: Ownership) -> OpenedChains:
+    """Return the chains the attempt most probably has: the last one's.
+
+    Raises InvalidRequest where this very run has begun with chains that the stages do not fit any more.
+    """
+    loaded = RecordStore(setup.store).load(setup.pipeline.name)
+    if loaded is None:
+        return chosen_chains(setup)
+    record = loaded.record
+    runs_now = record.owner == setup.owner and record.status_epoch == record.epoch
+    try:
+        chains = kept_chains(setup.pipeline.graph, record.chains)
+    except InvalidRequest:
+        if ownership is Ownership.ATTACH and runs_now:
+            raise
+        chains = ()  # the directory is not adopted then, and a snapshot of it is refused
+    return OpenedChains(chains, fits_fresh=not chains and not setup.config.operator_chaining)
+
+
+def chosen_chains(setup: PipelineSetup) -> OpenedChains:
+    """Return the chains of a pipeline that begins without state: none, unless ``operator_chaining`` is on."""
+    if not setup.config.operator_chaining:
+        return OpenedChains((), fits_fresh=True)
+
+    def call(spark: SparkSession, uid: StageUid, inputs: Sequence[DataFrame]) -> DataFrame:
+        return call_stage(setup.pipeline.stages[uid], spark, inputs, setup.arguments(uid))
+
+    chains = setup.choose(setup.pipeline, setup.session(), call, setup.reporter.info)
+    return OpenedChains(chains, fits_fresh=True)
 
 
 def make_hooks(

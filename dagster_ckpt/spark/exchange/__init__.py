@@ -5,7 +5,6 @@
 | ``objects`` | a folder of an object store, as tasks reach it |
 | ``options`` | storage options of fsspec, as pyarrow spells them |
 | ``mounts`` | working directories whose rows lie in such a folder, and what is where |
-| ``garbage`` | what is no longer needed there |
 | ``probe`` | whether the driver reaches it, before anything is started |
 | ``state`` | the state of queries, in the object store by Spark's own connector |
 | ``rows`` | a micro-batch's rows, written by tasks without Spark's file writers |

@@ -4,7 +4,6 @@
 |---|---|
 | ``positions`` | the positions in a snapshot, with the origins of a pipeline that know about them |
 | ``lag`` | how far behind its end a position is |
-| ``files`` | files that a snapshot would read again |
 | ``groups`` | consumer groups that are told the offsets of completed checkpoints |
 | ``pins`` | what a snapshot needs of its sources, and the restore that is refused without it |
 """

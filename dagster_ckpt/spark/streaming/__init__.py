@@ -4,7 +4,6 @@
 |---|---|
 | ``service`` | a run: attempt after attempt, as the restart strategy says |
 | ``run`` | one attempt while it runs: start, supervise, stop |
-| ``settings`` | settings of a streaming run |
 | ``running_stage`` | a stage with its query: prepared, started, stopped between two batches |
 | ``loop`` | the thread in which all barrier decisions of a run are taken |
 | ``stage_worker`` | one stage: feeds alignment and checkpoint state, and performs what they decide |

@@ -31,8 +31,12 @@ from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
-from dagster_ckpt.spark.streaming.running_stage import RunningStage, StageSetup, stop_stages
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
+from dagster_ckpt.spark.streaming.running_stage import (
+    RunningStage,
+    StageSetup,
+    StreamingSettings,
+    stop_stages,
+)
 from dagster_ckpt.spark.streaming.sources import BacklogReporter, InputExhausted
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from dagster_ckpt.spark.streaming.run import (
     StreamingRun,
     TakenOver,
 )
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
+from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
 from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.ext.metrics.command import exposition, serve
 from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading, read_pipelines
 from dagster_ckpt.ext.metrics.otlp import CheckpointSpans, Exporter, observe, otlp_name
-from dagster_ckpt.ext.metrics.prometheus import exposition, serve
 from dagster_ckpt.ports import HistoryRow
 from tests.operations.world import SALES, World
 

@@ -17,9 +17,9 @@ from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.ext.upgrade_plan.command import as_markdown
 from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
-from dagster_ckpt.ext.upgrade_plan.text import as_markdown
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found

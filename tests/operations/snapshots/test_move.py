@@ -13,7 +13,7 @@ from dagster_ckpt.core.ids import LARGEST_NUMBER, CheckpointId, StageUid
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, LabelChanges, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.operations.care.outside import find_outside
+from dagster_ckpt.operations.care.repair import find_outside
 from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, find_snapshot, list_history

@@ -29,8 +29,8 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
+from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
-from dagster_ckpt.spark.streaming.settings import StreamingSettings
 from tests import progress
 from tests.records import stored_record
 

@@ -2,10 +2,9 @@
 
 | file | what it owns |
 |---|---|
-| ``spark_logs`` | logs of files that Spark keeps |
 | ``source_order`` | numbers of a flow's sources, in Spark's plan and in ours |
 | ``flow_checkpoints`` | checkpoints, compared and rebuilt |
-| ``parquet_left`` | Parquet tables that were filled |
+| ``parquet_left`` | Parquet tables that were filled; Spark's logs of files |
 | ``delta_left`` | Delta tables that were filled |
 | ``table_rows`` | which of those can be taken over, their rows staged for ours |
 """

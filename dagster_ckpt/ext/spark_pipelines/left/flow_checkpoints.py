@@ -15,8 +15,8 @@ from dagster_ckpt.core.location import local_path
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.spark_pipelines.elements import parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode
+from dagster_ckpt.ext.spark_pipelines.left.parquet_left import local_part, read_file_log
 from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource, SourceOrder
-from dagster_ckpt.ext.spark_pipelines.left.spark_logs import local_part, read_file_log
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 AGAIN = "Let spark-pipelines run once more, to its end, and adopt then"
