@@ -184,21 +184,21 @@ class StreamReports:
 
     def _completed(self, event: CheckpointCompleted, unpublished: Mapping[str, str]) -> None:
         self._events.add_partition(event)
+        self._untold = self._untold.with_completed(event.metadata)
+        self._newest = event, unpublished
         if event.kind.is_savepoint or not event.statistics.trigger.periodic:  # somebody waits for it
-            self._events.tell_completed(event, unpublished)
-        else:
-            self._untold = self._untold.with_completed(event.metadata)
-            self._newest = event, unpublished
+            # With what is held back: told later, an older checkpoint would be the newest event.
+            self._tell_completed(self._clock(), is_news=True)
         self._withheld = None
         if self._succeeded is not True or self._policy.is_all:
             self._events.tell_succeeded(event, unpublished)
             self._succeeded = True
 
-    def _tell_completed(self, now: float) -> None:
+    def _tell_completed(self, now: float, *, is_news: bool = False) -> None:
         since, newest = self._untold, self._newest
         assert newest is not None, "what is due has completed"
         event, unpublished = newest
-        is_news = self._policy.is_all or since.changed > 0
+        is_news = is_news or self._policy.is_all or since.changed > 0
         self._events.tell_completed(event, unpublished, is_news=is_news, since=since)
         self._untold = since.told(now)
 

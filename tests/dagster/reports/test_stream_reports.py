@@ -122,6 +122,17 @@ def test_what_somebody_asked_for_is_told_at_once(play: Play) -> None:
     play(story)
 
 
+def test_a_savepoint_is_told_with_what_was_held_back_and_stays_the_newest_event(play: Play) -> None:
+    def story(stream: Stream) -> None:
+        for _ in range(3):
+            stream.complete(rows=1)
+        stream.complete(rows=1, kind=CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+
+    told = play(story).materialized(CHECKPOINTS)
+    assert keys_of(told) == ["chk-000001", "savepoint-000004"], "after what is told at the end, too"
+    assert (told[-1].description or "").endswith("4 completed, with 2 before it since the last report")
+
+
 def test_rows_that_are_taken_back_are_told_at_once_after_those_that_were_held(play: Play) -> None:
     def story(stream: Stream) -> None:
         for _ in range(2):
