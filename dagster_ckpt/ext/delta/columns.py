@@ -154,6 +154,9 @@ def refuse_table(
     for column in table_columns(table):
         if not column["nullable"]:
             why = f"its column {column['name']} must not be null"
+        elif column["name"] in metadata.partition_columns and column["type"] not in _PARTITIONS:
+            # delta-rs reads other values, or none, where the log has bytes, moments or decimals of a partition.
+            why = f"it is partitioned by {column['name']}, which is {_spelt(column['type'])}"
         promises += [f"{column['name']}: {name}" for name in column["metadata"] if name.startswith("delta.")]
     if unknown:
         why = f"it uses {', '.join(unknown)}"

@@ -465,6 +465,20 @@ def test_a_table_whose_promises_staged_files_would_break_is_refused(
         run.publish(1)
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.decimal128(9, 2), pa.float64(), pa.timestamp("us")], ids=str
+)
+def test_a_table_with_a_partition_that_delta_rs_reads_otherwise_takes_no_rows_by_key(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    run = begun(tmp_path, key=("k",))
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("p", kind)])
+    Reader.create(run.sink.place, schema=schema, partition_by=["p"])
+    run.batch([(1, 1, None)], types={"p": kind})
+    with pytest.raises(InvalidRequest, match="is partitioned by p, which is"):
+        run.sink.check(rows_like(run))
+
+
 _KINDS = [
     pa.list_(pa.field("element", pa.int64(), nullable=False)),
     pa.struct([pa.field("a", pa.int64(), nullable=False)]),
