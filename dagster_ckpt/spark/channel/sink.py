@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 PLAIN_PARQUET = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
     "spark.sql.variant.writeShredding.enabled": "false",
 }
-"""Forms that every Parquet reader understands, whatever the session has: dates before 1582 as they are, too."""
+"""Forms that every Parquet reader understands, whatever the session has: dates before 1582 as they are, too; and no
+numbers of fields that columns brought along, by which readers of Iceberg tables would take one column for another."""
 
 
 CODEC = "lz4_raw"

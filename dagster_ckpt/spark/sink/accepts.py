@@ -89,9 +89,11 @@ UTF8 = ValueRule(
     way_out="read it in its own encoding (option 'encoding', or decode), replace what is wrong (make_valid_utf8), or "
     "keep the bytes (cast to binary)",
 )
+_HAS_NUL = "contains(CAST({0} AS BINARY), X'00')"
+"""By its bytes: a collation may pass over the character."""
 NO_NUL = ValueRule(
     types=_TEXT,
-    broken="contains({0}, chr(0))",
+    broken=_HAS_NUL,
     what="text with the character NUL",
     way_out="leave it out (replace(…, chr(0), ''))",
 )
@@ -163,8 +165,9 @@ def names_of_folders(columns: Sequence[str], longer_by: int = 0) -> tuple[Column
 def _name_of_folder(column: str, limit: int) -> ColumnRule:
     def broken(values: Sequence[str]) -> str:
         # Where url_encode writes one byte, a writer of folders may write three.
-        encoded = f"octet_length(url_encode(translate({values[0]}, '* ', '%%')))"
-        return f"contains({values[0]}, chr(0)) OR (octet_length({values[0]}) * 3 > {limit} AND {encoded} > {limit})"
+        encoded = f"octet_length(url_encode(translate(CAST(CAST({values[0]} AS BINARY) AS STRING), '* ', '%%')))"
+        is_long = f"octet_length({values[0]}) * 3 > {limit} AND {encoded} > {limit}"
+        return f"{_HAS_NUL.format(values[0])} OR ({is_long})"
 
     return ColumnRule(
         columns=(column,),

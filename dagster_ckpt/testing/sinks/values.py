@@ -44,6 +44,7 @@ VALUES: dict[str, str] = {
     "text_long": "repeat('é', 50000)",
     "text_cut": "concat(repeat('a', 64), 'b')",
     "text_nul": "concat('a', chr(0), 'b')",
+    "collated_nul": "concat('a', chr(0), 'b') COLLATE UNICODE",
     "text_no_utf8": _NO_UTF8,
     "text_surrogate": "CAST(X'EDA080' AS STRING)",
     "byte": "-128Y",

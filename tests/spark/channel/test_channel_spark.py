@@ -144,21 +144,27 @@ def test_rows_of_every_common_type_pass_a_channel_unchanged(
     assert "NaN" in str(found)
 
 
-def test_old_dates_pass_a_channel_unchanged_in_a_session_of_the_julian_calendar(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Spark notes in the file that it has moved them by days; nobody but Spark reads that note."""
-    key = "spark.sql.parquet.datetimeRebaseModeInWrite"
+def test_staged_rows_are_plain_parquet_whatever_the_session_has(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark notes in the file that it has moved dates by days; nobody but Spark reads that note. Of an Iceberg table
+    two columns were read for each other by the numbers that they had brought along, and lists of the legacy format
+    failed its publish.
+    """
     log = ChannelLog.create(tmp_path / "log")
     session = spark.newSession()
-    session.conf.set(key, "LEGACY")
-    rows = session.sql("SELECT DATE'1500-01-01' AS day, TIMESTAMP'1500-01-01 00:00:00' AS at")
+    session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    session.conf.set("spark.sql.parquet.writeLegacyFormat", "true")
+    rows = session.sql(
+        "SELECT DATE'1500-01-01' AS day, TIMESTAMP'1500-01-01 00:00:00' AS at, array(1) AS tags"
+    ).withMetadata("day", {"parquet.field.id": 2})
     done = ChannelSink(log, rows.schema).append(rows, BatchId(0))
     assert isinstance(done, Appended)
     entry = log.read(done.position)
     assert isinstance(entry, DataEntry)
-    found = pq.read_table(tmp_path / "log" / entry.files[0].name).to_pylist()
-    assert found == [{"day": dt.date(1500, 1, 1), "at": dt.datetime(1500, 1, 1, tzinfo=dt.UTC)}]
+    file = tmp_path / "log" / entry.files[0].name
+    found = pq.read_table(file).to_pylist()
+    assert found == [{"day": dt.date(1500, 1, 1), "at": dt.datetime(1500, 1, 1, tzinfo=dt.UTC), "tags": [1]}]
+    assert pq.read_metadata(file).schema.column(2).path == "tags.list.element"
+    assert b"PARQUET:field_id" not in (pq.read_schema(file).field("day").metadata or {})
 
 
 def test_a_column_that_changed_its_case_keeps_the_values_of_older_entries() -> None:
