@@ -164,8 +164,9 @@ def names_of_folders(columns: Sequence[str], longer_by: int = 0) -> tuple[Column
 
 def _name_of_folder(column: str, limit: int) -> ColumnRule:
     def broken(values: Sequence[str]) -> str:
+        plain = f"CAST(CAST({values[0]} AS BINARY) AS STRING)"  # without a collation
         # Where url_encode writes one byte, a writer of folders may write three.
-        encoded = f"octet_length(url_encode(translate(CAST(CAST({values[0]} AS BINARY) AS STRING), '* ', '%%')))"
+        encoded = f"octet_length(url_encode(translate({plain}, '* ', '%%')))"
         is_long = f"octet_length({values[0]}) * 3 > {limit} AND {encoded} > {limit}"
         return f"{_HAS_NUL.format(values[0])} OR ({is_long})"
 
