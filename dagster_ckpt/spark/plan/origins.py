@@ -109,6 +109,8 @@ def _parts(operator: Tree) -> Iterator[Tree]:
         yield from map(expression, operator.get(name) or ())
     for one in operator.get("aggregateExpressions") or ():
         yield from aggregates_in(expression(one))
+    if kind_of(operator) == "DeduplicateWithinWatermark":
+        yield from (expression(one["eventTime"]) for one in walk(operator) if "eventTime" in one)
     if operator.get("condition"):
         yield from (one for one in walk(expression(operator["condition"])) if kind_of(one) in EQUAL)
 

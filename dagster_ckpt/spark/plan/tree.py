@@ -181,6 +181,8 @@ _ENDS = ("start", "end")
 """Names of a window's fields, which are literals in its definition."""
 _FIELDS = ("GetMapValue", "GetArrayItem", "ElementAt", "GetJsonObject", "JsonTuple", "VariantGet")
 """Expressions that take a part of a value: the literal in them is its name."""
+_PARAMETERS = ("ignoreNulls", "relativeSD")
+"""Parameters of aggregates that are no expressions, and change what is kept."""
 
 
 def aggregates_in(expression: Tree) -> Iterator[Tree]:
@@ -201,8 +203,9 @@ def text_of(node: Tree, named: Names, *, with_values: bool = False) -> str:
     if kind in ("AggregateExpression", "Alias"):
         return f"distinct {inner}" if node.get("isDistinct") else inner
     name = str(node.get("name") or kind.lower())
-    nulls = " ignore nulls" if node.get("ignoreNulls") is True else ""
-    return f"{name}({inner}{nulls})"
+    told = [f", {one}={node[one]}" for one in _PARAMETERS if node.get(one) not in (None, False)]
+    told += [f", {field['name']}"] if isinstance(field := node.get("field"), dict) else []
+    return f"{name}({inner}{''.join(told)})"
 
 
 def _parts(window: Tree) -> list[str]:

@@ -76,6 +76,14 @@ def with_moments(frame: Any, watermark: str = "t") -> Any:
     return moments.withWatermark(watermark, "5 seconds") if watermark else moments
 
 
+def by_moment(frame: Any, moment: str) -> Any:
+    """Rows with one of two moments of a source."""
+    rows = frame.sparkSession.readStream.schema("k long, made timestamp, arrived timestamp").json(
+        _folder(frame)
+    )
+    return rows.selectExpr("k", f"{moment} AS t").withWatermark("t", "5 seconds")
+
+
 def _folder(frame: Any) -> str:
     return str(frame.sparkSession.conf.get("test.folder"))
 
@@ -344,7 +352,7 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
     "a first value that is not null": (
         lambda rows: told_apart(rows("a"), "first(v) AS x"),
         lambda rows: told_apart(rows("a"), "first(v) IGNORE NULLS AS x"),
-        "the stage has groupBy(k).agg(first(v ignore nulls)) now",
+        "the stage has groupBy(k).agg(first(v, ignoreNulls=True)) now",
     ),
     "another column of the rows that a join keeps, under the same name": (
         lambda rows: matched(priced(rows("a")), rows("b"), kept="a.price AS x"),
@@ -355,6 +363,21 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: with_state(rows("a").selectExpr("k", "v AS x"), "seen long"),
         lambda rows: with_state(rows("a").selectExpr("k", "k AS x"), "seen long"),
         "column 'x' of FlatMapGroupsInPandasWithState(k) was column 'v' of its source, and is 'k' now",
+    ),
+    "another precision of a count of distinct values": (
+        lambda rows: sums(rows("a"), kept="approx_count_distinct(v)"),
+        lambda rows: sums(rows("a"), kept="approx_count_distinct(v, 0.2)"),
+        "agg(hyperloglogplusplus(v, relativeSD=0.2)) now",
+    ),
+    "another field of structs in an array": (
+        lambda rows: sums(of_struct(rows("a"), PRICED), kept="collect_list(l.price)"),
+        lambda rows: sums(of_struct(rows("a"), PRICED), kept="collect_list(l.cost)"),
+        "(l, cost)",
+    ),
+    "duplicates within a watermark on another moment under the same name": (
+        lambda rows: by_moment(rows("a"), "made").dropDuplicatesWithinWatermark(["k"]),
+        lambda rows: by_moment(rows("a"), "arrived").dropDuplicatesWithinWatermark(["k"]),
+        "column 't' of dropDuplicatesWithinWatermark(k) was column 'made' of its source, and is 'arrived' now",
     ),
     "aggregates that are used in another order": (
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
