@@ -22,6 +22,7 @@ from tests.adapters.servers import (
     spark_kafka_jars,
 )
 from tests.adapters.started import started
+from tests.dagster_storage import make_once
 from tests.needs import mark_needs, needs, refuse_unmarked
 from tests.order import keep_the_order, longest_first
 from tests.properties import load_profile
@@ -35,6 +36,7 @@ __all__ = ["shared_spark", "spark"]
 def pytest_configure(config: pytest.Config) -> None:
     allow_installed_pandas(config)
     keep_the_order(config)
+    make_once()
 
 
 @pytest.hookimpl(tryfirst=True)
