@@ -20,7 +20,7 @@ from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.directories import StageDirectory
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 EXPECT: dict[str, Literal["warn", "drop"]] = {
     "pieces >= 0": "drop",
@@ -40,7 +40,18 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
     frame = batch_of(spark, folder, rows)
     directory = StageDirectory(folder / "stage")
     directory.log.mkdir(parents=True)
-    context = ParticipantContext(stage=orders, directory=directory, frame=frame, keep=_nothing)
+    context = ParticipantContext(
+        stage=orders,
+        directory=directory,
+        frame=frame,
+        keep=_nothing,
+        requeue=lambda: None,
+        function=_nothing,
+        input_of=_nothing,
+        rules_ahead=lambda rows: (),
+        own_rules=lambda schema: (),
+        warn=print,
+    )
     judged: JudgedRows = orders.participant.open(context)
     ways = {
         "without": lambda place, number: write_staged(frame, place, folder, codec=CODEC),
@@ -57,7 +68,7 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
     return [{"rows": rows, "without_s": without, "with_s": given, "ratio": given / without}]
 
 
-def _nothing(rows: DataFrame) -> Any:
+def _nothing(*given: Any) -> Any:
     raise AssertionError("no condition quarantines")
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -26,7 +26,7 @@ from dagster_ckpt.ext.quarantine.expectations import HELD, PROCESSED, Action, Co
 from dagster_ckpt.ext.quarantine.kept_rows import KeptRows
 from dagster_ckpt.ext.quarantine.late_rows import LateRows
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
-from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedRows, Requeuing
+from dagster_ckpt.ext.quarantine.requeued_rows import RequeuedInput, RequeuedRows, Requeuing
 from dagster_ckpt.ext.quarantine.verdicts import (
     UNPARSED,
     VERDICT,
@@ -38,7 +38,7 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     refuse_impossible,
     verdict_sql,
 )
-from dagster_ckpt.spark.attempt.participant import ParticipantContext
+from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_staged
 from dagster_ckpt.spark.exchange.mounts import exchange_of
@@ -57,6 +57,22 @@ _CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 _WRITERS = "64"
 """Files that one task writes at a time: without them Spark sorts all rows by verdict first."""
 _EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A batch that is written, and rows beside those that its stage returns."""
+
+    number: BatchId
+    folder: Path
+    root: Path
+    before: RowCounts
+    """Totals before it."""
+    pending: Requeue | None = None
+    poisoned: Sequence[PoisonedRow] = ()
+    tried: RequeuedInput = field(default_factory=RequeuedInput)
+    taken: RequeuedRows = field(default_factory=RequeuedRows)
+    late: int = 0
 
 
 class JudgedRows:
@@ -80,7 +96,7 @@ class JudgedRows:
             self._kept = KeptRows(context, self.schema, self._conditions, self._ahead)
             self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
-        self._requeue = context.requeue
+        self._requeue, self._warn = context.requeue, context.warn
         self._requeuing = Requeuing(self._conditions, self._judged, self.schema, context)
 
     def _prepare_for_errors(self, whose: str, context: ParticipantContext) -> None:
@@ -105,14 +121,32 @@ class JudgedRows:
     def write(self, frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) -> tuple[DataFile, ...]:
         """Write a batch apart by verdict; keep what is quarantined, and return the files of what goes on."""
         frame.sparkSession.conf.set(_CONCURRENT_WRITERS, _WRITERS)
+        before = total_through(self._directory, BatchId(batch_id - 1) if batch_id else None)
+        batch = _Batch(number=batch_id, folder=folder, root=root, before=before, pending=self._requeue())
         if self._poisoned is None:
-            return self._write(frame, (), folder, root, batch_id)
+            return self._write(frame, batch)
+        again = self._directory.root / f"again-{batch_id}"
+        shutil.rmtree(again, ignore_errors=True)
+        tried = self._requeuing.inputs(frame.sparkSession, again, before, batch.pending)
+        try:
+            return self._without_poisoned(self._poisoned, frame, replace(batch, tried=tried))
+        except InvalidRequest as error:
+            if not tried.rows:
+                raise
+            rows = counted(tried.rows, "row")
+            self._warn(f"{rows} that stage {self._uid} was to process again stay in its quarantine: {error}")
+            return self._without_poisoned(self._poisoned, frame, batch)
+        finally:
+            shutil.rmtree(again, ignore_errors=True)
 
+    def _without_poisoned(
+        self, search: PoisonedRows, frame: DataFrame, batch: _Batch
+    ) -> tuple[DataFile, ...]:
         def write(rows: DataFrame, poisoned: Sequence[PoisonedRow]) -> tuple[DataFile, ...]:
-            shutil.rmtree(folder, ignore_errors=True)  # of a try that has failed
-            return self._write(rows, poisoned, folder, root, batch_id)
+            shutil.rmtree(batch.folder, ignore_errors=True)  # of a try that has failed
+            return self._write(rows, replace(batch, poisoned=poisoned))
 
-        return self._poisoned.carry_out(write, frame, batch_id)
+        return search.carry_out(write, frame, batch.number, batch.tried.files)
 
     def replay(self, frame: DataFrame) -> None:
         """Run a batch that is in the log, unless its rows leave no state: one of them may fail."""
@@ -136,61 +170,45 @@ class JudgedRows:
         verdict = f.when(text.isNotNull(), f.lit(2 << len(asked)).cast("bigint")).otherwise(verdict)
         return frame.select(*columns, text.alias(UNPARSED), verdict.alias(VERDICT))
 
-    def _write(
-        self,
-        frame: DataFrame,
-        poisoned: Sequence[PoisonedRow],
-        folder: Path,
-        root: Path,
-        batch_id: BatchId,
-    ) -> tuple[DataFile, ...]:
+    def _write(self, frame: DataFrame, batch: _Batch) -> tuple[DataFile, ...]:
+        folder, root = batch.folder, batch.root
         warned = WarnedRows(self._judged(frame), self._conditions)
         kinds = by_verdict(write_staged(warned.frame, folder, root, partition_by=(VERDICT,), codec=CODEC))
         of_action = {verdict: action_on(broken_by(verdict, self._conditions)) for verdict in kinds}
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
         if failed:
-            said = self._failed(failed, root, batch_id)
+            said = self._failed(failed, root, batch.number)
             shutil.rmtree(folder, ignore_errors=True)
             raise InvalidRequest(said)
         kept = [verdict for verdict, action in of_action.items() if action is Action.QUARANTINE]
-        before = total_through(self._directory, BatchId(batch_id - 1) if batch_id else None)
-        pending, session = self._requeue(), frame.sparkSession
-        late = 0 if self._late is None else self._late.write(session, folder, root, batch_id)
-        taken = self._requeuing.take(session, folder, root, before, pending)
-        self._quarantine(frame, folder, kept, batch_id, taken=taken, late=late, poisoned=poisoned)
-        known = () if pending is None else tuple(one.order_id for one in pending.orders)
-        warned_of = warned.counts(folder)
-        self._count(kinds, warned_of, batch_id, before, known, taken=taken, late=late, poisoned=len(poisoned))
+        late = 0 if self._late is None else self._late.write(frame.sparkSession, folder, root, batch.number)
+        taken = self._requeuing.take(frame.sparkSession, folder, root, batch.before, batch.pending)
+        batch = replace(batch, late=late, taken=taken)
+        self._quarantine(frame, kept, batch)
+        self._count(kinds, warned.counts(folder), batch)
         return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], folder, root)
 
-    def _quarantine(
-        self,
-        frame: DataFrame,
-        folder: Path,
-        verdicts: Sequence[int],
-        batch_id: BatchId,
-        *,
-        taken: RequeuedRows,
-        late: int,
-        poisoned: Sequence[PoisonedRow],
-    ) -> None:
+    def _quarantine(self, frame: DataFrame, verdicts: Sequence[int], batch: _Batch) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
-        remove_files(committable_paths(self._directory.root, [batch_id]))
+        remove_files(committable_paths(self._directory.root, [batch.number]))
         if self._kept is None:
             return
-        found = [self._kept.refused(self._refused(frame, folder, verdicts), batch_id)] if verdicts else []
-        if self._late is not None and late:
-            found.append(self._kept.late(self._late.rows(frame.sparkSession, folder), batch_id))
-        if poisoned:
-            found.append(self._kept.poisoned(frame.sparkSession, poisoned, batch_id))
-        if taken.rows:
-            found.append(self._kept.again(taken, batch_id))
+        kept, spark, number = self._kept, frame.sparkSession, batch.number
+        tried = batch.tried.among(batch.poisoned)
+        new = [one for one in batch.poisoned if one not in tried.values()]
+        found = []
+        if verdicts:
+            found.append(kept.refused(self._refused(frame, batch.folder, verdicts), number))
+        if self._late is not None and batch.late:
+            found.append(kept.late(self._late.rows(spark, batch.folder), number))
+        if new:
+            found.append(kept.poisoned(spark, new, number))
+        if batch.taken.rows:
+            found.append(kept.again(batch.taken, number))
+        if batch.tried.rows:
+            found.append(kept.tried(batch.tried.read(spark), tried, number))
         if found:  # all batches have the same columns, whatever is in them
-            whole = self._kept.none(frame.sparkSession)
-            self._keep(
-                reduce(lambda one, other: one.unionByName(other), found, whole),
-                batch_id,
-            )
+            self._keep(reduce(lambda one, other: one.unionByName(other), found, kept.none(spark)), number)
 
     def _refused(self, frame: DataFrame, folder: Path, verdicts: Sequence[int]) -> DataFrame:
         from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -200,19 +218,11 @@ class JudgedRows:
         places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
         return frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
 
-    def _count(
-        self,
-        kinds: Kinds,
-        warned: tuple[int, Mapping[Condition, int]],
-        batch_id: BatchId,
-        before: RowCounts,
-        known: Collection[str],
-        *,
-        taken: RequeuedRows,
-        late: int,
-        poisoned: int,
-    ) -> None:
-        """Note the totals; ``known``: orders to requeue that the record has, of which the taken ones are told."""
+    def _count(self, kinds: Kinds, warned: tuple[int, Mapping[Condition, int]], batch: _Batch) -> None:
+        """Note the totals, with the orders to requeue that were taken, as long as the record has them."""
+        before, taken, poisoned = batch.before, batch.taken, len(batch.poisoned)
+        known = {one.order_id for one in batch.pending.orders} if batch.pending else set()
+        again = taken.rows + batch.tried.rows
         rows = Counter({verdict: sum(file.rows for file in files) for verdict, files in kinds.items()})
         rows.update(taken.verdicts)
         found: Counter[str] = Counter(dict.fromkeys(self._expectations.judges, 0))
@@ -226,14 +236,14 @@ class JudgedRows:
         changes = {
             "at_most": self._expectations.at_most,
             "fails": self._expectations.fails,
-            "late_kept": before.late_kept + late,
-            "requeued": before.requeued + taken.rows,
+            "late_kept": before.late_kept + batch.late,
+            "requeued": before.requeued + again,
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
-            "requeued_in": batch_id if taken.rows else before.requeued_in,
+            "requeued_in": batch.number if again else before.requeued_in,
         }
         judged = rows.total() + poisoned if self._conditions else 0
         totals = before.plus(judged, rows.total() - rows[0] + warned[0] + poisoned, found)
-        note(self._directory, batch_id, totals.model_copy(update=changes))
+        note(self._directory, batch.number, totals.model_copy(update=changes))
 
     def _failed(self, kinds: Kinds, root: Path, batch_id: BatchId) -> str:
         """Return which condition a batch breaks that it must not, in how many rows, with examples."""

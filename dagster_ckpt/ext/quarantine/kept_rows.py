@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -51,7 +51,15 @@ class KeptRows:
         _, led_here, all_broken = self._broken()
         row, columns = self._row(rows)
         return rows.select(
-            *self._new(batch, led_here, all_broken, row=row, columns=columns, error=self._error(rows))
+            *self._new(
+                batch,
+                led_here,
+                all_broken,
+                row=row,
+                columns=columns,
+                error=self._error(rows),
+                text=self._json(),
+            )
         )
 
     def poisoned(self, spark: SparkSession, rows: Sequence[PoisonedRow], batch: BatchId) -> DataFrame:
@@ -96,7 +104,27 @@ class KeptRows:
             self._error(taken.judged).alias("error"),
             f.lit(None).cast("string").alias("input"),
             *self._row(taken.judged),
-            *self._origin(batch),
+            *self._origin(batch, self._json()),
+            (before["tries"] + 1).alias("tries"),
+        )
+
+    def tried(self, rows: DataFrame, failed: Mapping[str, PoisonedRow], batch: BatchId) -> DataFrame:
+        """Return the quarantine's rows of those that were processed again: each takes the place of what it was."""
+        from pyspark.sql import functions as f
+
+        made = [(name, one.error.name, one.error.said) for name, one in failed.items()]
+        why = rows.sparkSession.createDataFrame(made, "id STRING, now STRING, said STRING")
+        before, stays = f.col(KEPT_BEFORE), f.col("now").isNotNull()
+        return rows.join(f.broadcast(why), before["id"] == f.col("id"), "left").select(
+            before["id"].alias("id"),
+            f.when(stays, f.lit(_QUARANTINED)).otherwise(f.lit("requeued")).alias("state"),
+            f.coalesce("now", before["condition"]).alias("condition"),
+            f.when(stays, f.array("now")).otherwise(before["conditions"]).alias("conditions"),
+            f.coalesce("said", before["error"]).alias("error"),
+            before["input"].alias("input"),
+            before["row"].alias("row"),
+            f.lit(None).cast(self._schema).alias("columns"),
+            *self._origin(batch, before["row"]),
             (before["tries"] + 1).alias("tries"),
         )
 
@@ -110,6 +138,7 @@ class KeptRows:
         columns: Column | None = None,
         error: Column | None = None,
         channel: Column | None = None,
+        text: Column | None = None,
     ) -> list[Column]:
         """Return the columns of rows that come into the quarantine."""
         from pyspark.sql import functions as f
@@ -124,7 +153,7 @@ class KeptRows:
             (nothing if channel is None else channel).cast("string").alias("input"),
             row.alias("row"),
             (nothing.cast(self._schema) if columns is None else columns).alias("columns"),
-            *self._origin(batch),
+            *self._origin(batch, row if text is None else text),
             f.lit(1).cast("bigint").alias("tries"),
         ]
 
@@ -157,8 +186,7 @@ class KeptRows:
     def _row(self, rows: DataFrame) -> list[Column]:
         from pyspark.sql import functions as f
 
-        whole = f.struct(*(f.col(quoted(name)) for name in self._schema.names))
-        text = f.to_json(whole, AS_JSON)
+        whole, text = self._whole(), self._json()
         wrong = [f.coalesce(broken(rows, rule), f.lit(False)) for rule in self._own]
         if UNPARSED in rows.columns:
             wrong.append(f.col(UNPARSED).isNotNull())
@@ -166,10 +194,26 @@ class KeptRows:
         held = f.when(~reduce(or_, wrong), whole) if wrong else whole
         return [text.alias("row"), held.alias("columns")]
 
-    def _origin(self, batch: BatchId) -> list[Column]:
+    def _whole(self) -> Column:
         from pyspark.sql import functions as f
 
+        return f.struct(*(f.col(quoted(name)) for name in self._schema.names))
+
+    def _json(self) -> Column:
+        from pyspark.sql import functions as f
+
+        return f.to_json(self._whole(), AS_JSON)
+
+    def _origin(self, batch: BatchId, text: Column) -> list[Column]:
+        """Return where rows come from: their place in the source, where the rows themselves say it, and the batch."""
+        from pyspark.sql import functions as f
+
+        topic, partition, offset, file = (
+            f.get_json_object(text, f"$.{name}") for name in ("topic", "partition", "offset", "file_path")
+        )
+        message = f.concat(topic, f.lit("/"), partition, f.lit("@"), offset)
         return [
+            f.coalesce(message, file).alias("position"),
             f.lit(str(self._uid)).alias("stage"),
             f.lit(int(batch)).cast("bigint").alias("batch"),
             f.current_timestamp().alias("at"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dagster_ckpt.core.ids import BatchId, StageUid
@@ -28,6 +29,8 @@ MOST_ROWS = 256
 """Rows of one batch that are found: more are no bad rows, but a function that does not fit any."""
 
 T = TypeVar("T")
+InputFile = tuple[StageUid, Path, int]
+"""A channel, a file with its columns, and how many rows that has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class PoisonedRow:
     place: int
     """Among the rows of its batch."""
     channel: StageUid
+    file: tuple[Path, int]
+    """File that has it, and its number there."""
     row: str
     """The row as JSON."""
     error: RowError
@@ -74,11 +79,21 @@ class PoisonedRows:
             )
 
     def carry_out(
-        self, write: Callable[[DataFrame, Sequence[PoisonedRow]], T], frame: DataFrame, batch: BatchId
+        self,
+        write: Callable[[DataFrame, Sequence[PoisonedRow]], T],
+        frame: DataFrame,
+        batch: BatchId,
+        behind: Sequence[InputFile] = (),
     ) -> T:
-        """Return the result of ``write`` on a batch's rows, without those on which it fails, which it is told."""
+        """Return the result of ``write`` on a batch's rows, without those on which it fails, which it is told.
+
+        ``behind``: files of input that is processed after the batch's own.
+        """
         found: list[PoisonedRow] = []
         given: BatchInput | None = None
+        if behind:
+            given = self._context.input_of(batch).plus(behind)
+            frame = self._context.function(frame.sparkSession, given.all_but(frame.sparkSession, ()))
         while True:
             try:
                 return write(frame, found)
@@ -173,4 +188,6 @@ class _Search:
 
         channel, row = self._given.channel_at(place), self._given.row(self._spark, place)
         text = row.select(f.to_json(f.struct(*map(quoted, row.columns)), AS_JSON).alias("row")).first()
-        return PoisonedRow(place, channel, "" if text is None else text["row"], why)
+        return PoisonedRow(
+            place, channel, self._given.file_at(place), "" if text is None else text["row"], why
+        )

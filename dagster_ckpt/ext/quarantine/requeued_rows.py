@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, selected
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
-from dagster_ckpt.ext.quarantine.verdicts import VERDICT, action_on, broken_by, by_verdict
+from dagster_ckpt.ext.quarantine.poisoned_rows import InputFile, PoisonedRow
+from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT, action_on, broken_by, by_verdict
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
-from dagster_ckpt.spark.files import DataFile, spark_uri
+from dagster_ckpt.spark.files import DataFile, spark_path, spark_uri
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts
 
@@ -53,6 +54,39 @@ class RequeuedRows:
 
 
 @dataclass(frozen=True)
+class RequeuedInput:
+    """Rows of a stage's input that could not be processed, and that a batch processes behind its own."""
+
+    files: tuple[InputFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(rows for _, _, rows in self.files)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return what the quarantine has said of them."""
+        schema = (
+            f"{KEPT_BEFORE} STRUCT<id STRING, condition STRING, conditions ARRAY<STRING>, tries BIGINT, "
+            "error STRING, input STRING, row STRING>"
+        )
+        return spark.read.schema(schema).parquet(*(spark_path(path) for _, path, _ in self.files))
+
+    def among(self, poisoned: Sequence[PoisonedRow]) -> dict[str, PoisonedRow]:
+        """Return those of them on which the batch fails again, by their ids in the quarantine."""
+        import pyarrow.parquet as pq
+
+        found: dict[str, PoisonedRow] = {}
+        for _, path, _ in self.files:
+            failed = [one for one in poisoned if one.file[0] == path]
+            if failed:
+                with pq.ParquetFile(path) as opened:
+                    said = opened.read(columns=[f"{KEPT_BEFORE}.id"]).column(KEPT_BEFORE)
+                found |= {said[one.file[1]].as_py()["id"]: one for one in failed}
+        return found
+
+
+@dataclass(frozen=True)
 class Requeuing:
     """Takes rows of a stage's quarantine back."""
 
@@ -67,13 +101,9 @@ class Requeuing:
         self, spark: SparkSession, folder: Path, root: Path, before: RowCounts, pending: Requeue | None
     ) -> RequeuedRows:
         """Judge the rows of orders that were not taken ``before`` this batch; their files lie below ``folder``."""
-        orders = [one for one in pending.orders if one.order_id not in before.orders] if pending else []
+        orders = _due(before, pending)
         if pending is None or not orders:
             return RequeuedRows()
-        position = pending.table.position()
-        shown = -1 if position is None or position.through_batch is None else position.through_batch
-        if before.requeued_in is not None and shown < before.requeued_in:
-            return RequeuedRows()  # the table shows rows that were taken: the order waits
         done = tuple(one.order_id for one in orders)
         try:
             found = self._found(spark, pending, orders)
@@ -94,19 +124,43 @@ class Requeuing:
             orders=done, judged=rows, verdicts=verdicts, passed=self._passed(rows, verdicts, folder, root)
         )
 
+    def inputs(
+        self, spark: SparkSession, folder: Path, before: RowCounts, pending: Requeue | None
+    ) -> RequeuedInput:
+        """Write the ordered rows that could not be processed below a new folder, as their channels have them now.
+
+        Only those that read as they were kept: other columns, or text that is no UTF-8, are guessed at by nobody.
+        """
+        from pyspark.errors import AnalysisException
+
+        orders = _due(before, pending)
+        if pending is None or not orders:
+            return RequeuedInput()
+        try:
+            kept = _chosen(spark, pending, orders).where("`columns` IS NULL")
+        except NotFound:  # nothing was published
+            return RequeuedInput()
+        found: list[InputFile] = []
+        for channel, schema in self.context.input_of(None).schemas().items():
+            try:
+                rows = _as_they_were(kept.where(kept["input"] == channel), schema)
+            except AnalysisException as error:  # a type that JSON has not
+                self.context.warn(f"rows of {channel} cannot be read again of the quarantine: {error}")
+                continue
+            written = write_staged(rows, folder / channel, folder, codec=CODEC)
+            found += [(channel, folder / one.name, one.rows) for one in written if one.rows]
+        return RequeuedInput(tuple(found))
+
     def _found(self, spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
         from pyspark.sql import functions as f
 
-        kept = pending.table.rows().to_spark(spark).where("state = 'quarantined' AND `columns` IS NOT NULL")
+        kept = _chosen(spark, pending, orders).where("`columns` IS NOT NULL")
         there = kept.schema["columns"].dataType.simpleString()
         if there != self.schema.simpleString():
             raise InvalidRequest(
                 f"its rows have the columns {there}, and the stage returns {self.schema.simpleString()} now: insert "
                 "them into the stage's input in the new form"
             )
-        wanted = [selected(one.where, f.col) for one in orders]
-        if all(one is not None for one in wanted):
-            kept = kept.where(reduce(operator.or_, wanted))
         columns = [f.col(f"`columns`.{quoted(name)}").alias(name) for name in self.schema.names]
         return kept.select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
 
@@ -125,6 +179,33 @@ class Requeuing:
             *map(quoted, self.schema.names)
         )
         return write_staged(going, folder / _PASSED, root, codec=CODEC)
+
+
+def _as_they_were(kept: DataFrame, schema: StructType) -> DataFrame:
+    """Return kept rows as columns, with what the quarantine says of each, where they read as they were written."""
+    from pyspark.sql import functions as f
+
+    row = f.from_json("row", schema, AS_JSON)
+    is_exact = (f.to_json(row, AS_JSON) == f.col("row")) & ~f.col("row").contains("\ufffd")
+    said = f.struct(*_SAID, "error", "input", "row").alias(KEPT_BEFORE)
+    return kept.where(is_exact).select(row.alias("as_it_was"), said).select("as_it_was.*", KEPT_BEFORE)
+
+
+def _due(before: RowCounts, pending: Requeue | None) -> list[RequeueRecord]:
+    """Return the orders that a batch takes; none while the table shows rows that were taken."""
+    orders = [one for one in pending.orders if one.order_id not in before.orders] if pending else []
+    position = pending.table.position() if pending is not None and orders else None
+    shown = -1 if position is None or position.through_batch is None else position.through_batch
+    return orders if before.requeued_in is None or shown >= before.requeued_in else []
+
+
+def _chosen(spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
+    """Return the quarantined rows that orders mean. Raises NotFound before any was published."""
+    from pyspark.sql import functions as f
+
+    kept = pending.table.rows().to_spark(spark).where("state = 'quarantined'")
+    wanted = [selected(one.where, f.col) for one in orders]
+    return kept.where(reduce(operator.or_, wanted)) if all(one is not None for one in wanted) else kept
 
 
 def outcome_of(verdict: int, conditions: Sequence[Condition]) -> str:

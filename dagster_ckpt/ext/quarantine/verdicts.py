@@ -26,7 +26,11 @@ _ROWS = "rows"
 UNPARSED = "_dagster_ckpt_unparsed"
 """Column of the text of a source's record that Spark's reader cannot parse, while a batch is written."""
 
-AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
+AS_JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
 """Form of rows that are kept as text: times to the microsecond, and every column."""
 
 

@@ -27,7 +27,7 @@ class RequeueableRows:
     conditions: dict[str, int] = field(default_factory=dict)
     """By the condition that led them there."""
     others: int = 0
-    """Rows that were chosen and cannot go through their stage again: what the stage returned of them is not kept."""
+    """Rows that were chosen and cannot go through their stage again: late ones, and text that nobody could parse."""
     waiting: int = 0
     """Earlier orders for this stage whose rows no checkpoint has taken yet."""
 
@@ -89,9 +89,9 @@ def _counted(
         rows = sink.rows().to_arrow()
     except NotFound:  # nothing was published yet
         return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
-    told = rows.select([*COLUMNS, "state"]).to_pylist()
+    told = rows.select([*COLUMNS, "state", "input"]).to_pylist()
     chosen = [
-        (row["condition"], is_whole)
+        (row["condition"], is_whole or row["input"] is not None)
         for row, is_whole in zip(told, rows.column("columns").is_valid().to_pylist(), strict=True)
         if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
     ]

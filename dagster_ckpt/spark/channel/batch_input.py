@@ -5,8 +5,8 @@ Rows have places in the order of channels, entries and files, so that they can b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +72,14 @@ class BatchInput:
                     first += file.rows
         return cls(channels=tuple(channels), logs=logs, spans=tuple(spans))
 
+    def plus(self, files: Iterable[tuple[StageUid, Path, int]]) -> BatchInput:
+        """Return the input with rows behind its own: files with a channel's columns, and how many rows each has."""
+        spans, first = [*self.spans], self.rows
+        for channel, path, rows in files:
+            spans.append(_Span(channel, path, first, rows))
+            first += rows
+        return replace(self, spans=tuple(spans))
+
     @property
     def rows(self) -> int:
         """Number of rows, and so the place behind the last one."""
@@ -79,7 +87,15 @@ class BatchInput:
 
     def channel_at(self, place: int) -> StageUid:
         """Return the channel that a row is of."""
-        return next(span.channel for span in reversed(self.spans) if span.first <= place)
+        return self._span_at(place).channel
+
+    def file_at(self, place: int) -> tuple[Path, int]:
+        """Return the file that has a row, and the row's number in it."""
+        span = self._span_at(place)
+        return span.path, place - span.first
+
+    def _span_at(self, place: int) -> _Span:
+        return next(span for span in reversed(self.spans) if span.first <= place)
 
     def whole(self, spark: SparkSession) -> list[DataFrame]:
         """Return all rows, a frame for each channel, with nothing said of their order."""
@@ -104,6 +120,10 @@ class BatchInput:
 
     def _plain(self, channel: StageUid, rows: DataFrame) -> DataFrame:
         return rows.select(*(rows[quoted(name)] for name in self._schema(channel).names))
+
+    def schemas(self) -> dict[StageUid, StructType]:
+        """Return the columns of each channel."""
+        return {channel: self._schema(channel) for channel in self.logs}
 
     def _schema(self, channel: StageUid) -> StructType:
         return parsed_schema(self.logs[channel].read_schema())

@@ -507,13 +507,13 @@ def test_rows_that_cannot_be_processed_or_held_go_to_the_quarantine_and_the_othe
 
 
 def parsed_at_the_source(
-    folder: Path, schema: str = f"{MESSAGE}, _corrupt_record STRING"
+    folder: Path, schema: str = f"{MESSAGE}, _corrupt_record STRING", amount: str = "amount * 2"
 ) -> CheckpointedPipeline:
     """JSON → orders, which cannot parse all → paid, a keyed table that cannot hold all."""
 
     @spark_source(on_error="quarantine", expect={"name IS NOT NULL": "fail"})
     def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(schema).json(str(folder))
+        return spark.readStream.schema(schema).json(str(folder)).select("*", "_metadata.file_path")
 
     @spark_sink(
         to=SqlTable(f"sqlite:///{folder.parent}/there.db", "paid"),
@@ -522,7 +522,7 @@ def parsed_at_the_source(
         expect={"amount > 0": "quarantine"},
     )
     def paid(orders):  # type: ignore[no-untyped-def]
-        return orders.select("n", (orders["amount"] * 2).alias("amount"))
+        return orders.selectExpr("n", f"{amount} AS amount")
 
     @checkpointed_pipeline(name="parsed")
     def pipeline() -> None:
@@ -535,6 +535,11 @@ def parsed_at_the_source(
 def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path: Path) -> None:
     feed = tmp_path / "feed"
     malformed = '{"n": 1, "name"'
+
+    def amounts() -> list[tuple[int, int]]:
+        with closing(sqlite3.connect(tmp_path / "there.db")) as there:
+            return there.execute("SELECT n, amount FROM paid ORDER BY n").fetchall()
+
     put_lines(feed, malformed, '{"n": "two", "name": "ann"}', message(3, amount=-1))
     refused = failure_text(lab.run(parsed_at_the_source(feed, MESSAGE)))
     assert "source 'orders' has on_error='quarantine' and returns no column '_corrupt_record'" in refused
@@ -550,17 +555,35 @@ def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path
     told = {s.uid: s.metrics.broken for s in lab.metadata(pipeline, checkpoint).stages}
     assert told["orders"] == {"name IS NOT NULL": 0, "tables can hold it": 0, "can be processed": 2}
 
-    put_lines(feed, message(None), message(4, amount=2_000_000_000), message(5), malformed)
+    assert {row["position"].rpartition("/")[2] for row in unparsed} == {"00000.txt"}
+
+    many = [message(4, amount=2_000_000_000), message(6, amount=1_200_000_000)]
+    put_lines(feed, message(None), *many, message(5), malformed)
     assert lab.run(pipeline).success
     quarantine = lab.tables / "quarantine" / "paid_rows"
-    of_the_sink = ["ARITHMETIC_OVERFLOW", "amount > 0", "tables can hold it"]
+    of_the_sink = ["ARITHMETIC_OVERFLOW", "ARITHMETIC_OVERFLOW", "amount > 0", "tables can hold it"]
     assert sorted(row["condition"] for row in rows_in(quarantine)) == of_the_sink
+
+    mended = parsed_at_the_source(feed, amount="amount + 500000000")
+    overflown = "condition = 'ARITHMETIC_OVERFLOW'"
+    told = {one.stage: (one.rows, one.others) for one in order_requeue(mended, lab.coordinator, overflown)}
+    assert told == {"orders": (0, 0), "paid_rows": (2, 0)}
+    again = lab.run(mended)
+    assert again.success, failure_text(again)
+    tried = [row for row in rows_in(quarantine) if row["tries"] == 2]
+    assert {(json.loads(row["row"])["n"], row["state"]) for row in tried} == {
+        (4, "quarantined"),
+        (6, "requeued"),
+    }
+    assert "00001.txt" in tried[0]["position"]
+    assert amounts() == [(5, 10), (6, 1_700_000_000)]
+    metrics = [s.metrics for s in lab.metadata(mended, checkpoint + 2).stages if s.uid == "paid_rows"]
+    assert [(one.rows_judged, one.rows_refused, one.rows_requeued) for one in metrics] == [(2, 1, 2)]
     back = lab.run(pipeline, restore_from=f"chk-{checkpoint}")
     assert back.success, failure_text(back)
     assert sorted(row["condition"] for row in rows_in(quarantine)) == of_the_sink
     assert len(rows_in(lab.tables / "quarantine" / "orders")) == 3
-    with closing(sqlite3.connect(tmp_path / "there.db")) as there:
-        assert there.execute("SELECT n, amount FROM paid").fetchall() == [(5, 10)]
+    assert amounts() == [(5, 10)]
 
 
 def test_a_function_that_fits_no_row_and_a_stage_with_state_are_refused(
