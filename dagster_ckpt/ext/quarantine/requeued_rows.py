@@ -7,6 +7,7 @@ table alone knows: an order waits until the table shows the batch that took rows
 from __future__ import annotations
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 KEPT_BEFORE = "_dagster_ckpt_kept"
 """Column of what the quarantine said of a row, while the row is judged again."""
+_LOSSY = re.compile(r"[:<,](variant|time\()")
+"""Types, as Spark writes a schema, of which JSON has the value and not all of the type."""
 _FOLDER, _PASSED = "again", "passed"
 _SAID = ("id", "condition", "conditions", "tries")
 
@@ -131,8 +134,6 @@ class Requeuing:
 
         Only those that read as they were kept: other columns, or text that is no UTF-8, are guessed at by nobody.
         """
-        from pyspark.errors import AnalysisException
-
         orders = _due(before, pending)
         if pending is None or not orders:
             return RequeuedInput()
@@ -142,10 +143,9 @@ class Requeuing:
             return RequeuedInput()
         found: list[InputFile] = []
         for channel, schema in self.context.input_of(None).schemas().items():
-            try:
-                rows = _as_they_were(kept.where(kept["input"] == channel), schema)
-            except AnalysisException as error:  # a type that JSON has not
-                self.context.warn(f"rows of {channel} cannot be read again of the quarantine: {error}")
+            rows = _as_they_were(kept.where(kept["input"] == channel), schema)
+            if rows is None:
+                self.context.warn(f"input of {channel} has types that JSON has not: none is processed again")
                 continue
             written = write_staged(rows, folder / channel, folder, codec=CODEC)
             found += [(channel, folder / one.name, one.rows) for one in written if one.rows]
@@ -181,14 +181,23 @@ class Requeuing:
         return write_staged(going, folder / _PASSED, root, codec=CODEC)
 
 
-def _as_they_were(kept: DataFrame, schema: StructType) -> DataFrame:
-    """Return kept rows as columns, with what the quarantine says of each, where they read as they were written."""
+def _as_they_were(kept: DataFrame, schema: StructType) -> DataFrame | None:
+    """Return kept rows as columns, with what the quarantine says of each, where they read as they were written.
+
+    None: JSON does not say all of such columns.
+    """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
+    if _LOSSY.search(schema.simpleString()):
+        return None
     row = f.from_json("row", schema, AS_JSON)
     is_exact = (f.to_json(row, AS_JSON) == f.col("row")) & ~f.col("row").contains("\ufffd")
     said = f.struct(*_SAID, "error", "input", "row").alias(KEPT_BEFORE)
-    return kept.where(is_exact).select(row.alias("as_it_was"), said).select("as_it_was.*", KEPT_BEFORE)
+    try:
+        return kept.where(is_exact).select(row.alias("as_it_was"), said).select("as_it_was.*", KEPT_BEFORE)
+    except AnalysisException:
+        return None
 
 
 def _due(before: RowCounts, pending: Requeue | None) -> list[RequeueRecord]:

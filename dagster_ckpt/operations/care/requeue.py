@@ -89,9 +89,11 @@ def _counted(
         rows = sink.rows().to_arrow()
     except NotFound:  # nothing was published yet
         return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
+    participant = pipeline.stages[uid].participant
+    rereads = participant is not None and participant.rereads
     told = rows.select([*COLUMNS, "state", "input"]).to_pylist()
     chosen = [
-        (row["condition"], is_whole or row["input"] is not None)
+        (row["condition"], is_whole or (rereads and row["input"] is not None))
         for row, is_whole in zip(told, rows.column("columns").is_valid().to_pylist(), strict=True)
         if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
     ]

@@ -566,8 +566,8 @@ def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path
 
     mended = parsed_at_the_source(feed, amount="amount + 500000000")
     overflown = "condition = 'ARITHMETIC_OVERFLOW'"
-    told = {one.stage: (one.rows, one.others) for one in order_requeue(mended, lab.coordinator, overflown)}
-    assert told == {"orders": (0, 0), "paid_rows": (2, 0)}
+    ordered = {one.stage: (one.rows, one.others) for one in order_requeue(mended, lab.coordinator, overflown)}
+    assert ordered == {"orders": (0, 0), "paid_rows": (2, 0)}
     again = lab.run(mended)
     assert again.success, failure_text(again)
     tried = [row for row in rows_in(quarantine) if row["tries"] == 2]
