@@ -68,7 +68,7 @@ class RequeuedInput:
         return sum(rows for _, _, rows in self.files)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return what the quarantine has said of them."""
+        """Return the rows as the quarantine has told of them."""
         schema = (
             f"{KEPT_BEFORE} STRUCT<id STRING, condition STRING, conditions ARRAY<STRING>, tries BIGINT, "
             "error STRING, input STRING, row STRING>"
@@ -76,7 +76,7 @@ class RequeuedInput:
         return spark.read.schema(schema).parquet(*(spark_path(path) for _, path, _ in self.files))
 
     def among(self, poisoned: Sequence[PoisonedRow]) -> dict[str, PoisonedRow]:
-        """Return those of them on which the batch fails again, by their ids in the quarantine."""
+        """Return the rows on which the batch fails again, by their ids in the quarantine."""
         import pyarrow.parquet as pq
 
         found: dict[str, PoisonedRow] = {}
