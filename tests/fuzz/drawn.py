@@ -11,7 +11,7 @@ from enum import StrEnum
 from random import Random
 
 from tests.attack.outsides import Kind
-from tests.fuzz.values import KEY_TYPES, VALUE_TYPES, fits
+from tests.fuzz.values import IN_FOLDERS, KEY_TYPES, VALUE_TYPES, fits
 
 
 class Op(StrEnum):
@@ -171,7 +171,7 @@ def draw(seed: int) -> Drawn:
         (Kind.OWN, Kind.ICEBERG, Kind.SQL, Kind.FUNCTION), (5, 2, 2, 1), k=dice.randint(1, 3)
     )
     key_type = dice.choice([one for one in KEY_TYPES if all(fits(one, kind) for kind in kinds)])
-    outputs = _outputs(dice, stages, shapes, kinds)
+    outputs = _outputs(dice, stages, shapes, kinds, ("v", "k") if key_type in IN_FOLDERS else ("v",))
     return Drawn(
         seed=seed,
         stages=_read_by(outputs, stages),
@@ -259,7 +259,11 @@ def shape_behind(op: Op, inputs: Sequence[Shape]) -> Shape | None:  # noqa: PLR0
 
 
 def _outputs(
-    dice: Random, stages: Sequence[Stage], shapes: Mapping[str, Shape], kinds: Sequence[Kind]
+    dice: Random,
+    stages: Sequence[Stage],
+    shapes: Mapping[str, Shape],
+    kinds: Sequence[Kind],
+    folders: Sequence[str],
 ) -> tuple[Output, ...]:
     """Draw sinks; the first reads the last stage, and what nobody reads is left out."""
     made = []
@@ -275,7 +279,8 @@ def _outputs(
                 key, sums = ("k",), way
         if key and kind is Kind.FUNCTION:
             kind = Kind.OWN
-        partition_by = ("v",) if kind in (Kind.OWN, Kind.ICEBERG) and not key and dice.random() < 0.2 else ()
+        is_lake = kind in (Kind.OWN, Kind.ICEBERG)
+        partition_by = (dice.choice(folders),) if is_lake and not key and dice.random() < 0.25 else ()
         made.append(Output(uid, kind, stage.uid, key, sums, f"table_{i}", partition_by))
     return tuple(made)
 

@@ -72,6 +72,8 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 KEY_TYPES = ("string", "bigint", "date", "timestamp", "decimal(10,2)", "double", "boolean", "binary", "int")
 VALUE_TYPES = tuple(VALUES)
+IN_FOLDERS = ("bigint", "date", "boolean", "int")
+"""Types of a key that tables are partitioned by: every sink holds all of their values in names of folders."""
 _NOT_IN_SQLITE = ("double", "float", "array<int>", "struct<a:int,b:string>", "map<string,int>")
 
 
