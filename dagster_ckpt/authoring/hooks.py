@@ -16,6 +16,8 @@ _OF_FLINK = {
     "snapshotState": "trigger",
     "snapshot_state": "trigger",
     "trigger_checkpoint": "trigger",
+    "initializeState": "restore",
+    "initialize_state": "restore",
     "restore_checkpoint": "restore",
     "notifyCheckpointComplete": "complete",
     "notify_checkpoint_complete": "complete",

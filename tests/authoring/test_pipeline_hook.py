@@ -97,6 +97,11 @@ class AsFlinkHasIt:
         (OnlyTrigger, {}, "never given back. Add restore"),
         (OnlyRestore, {}, "there would never be a state to restore"),
         (AsFlinkHasIt, {}, "has snapshot_state: call it trigger"),
+        (
+            type("Initialized", (Counter,), {"initializeState": None}),
+            {},
+            "has initializeState: call it restore",
+        ),
         (Counter, {"timeout": 0}, "timeout=0"),
         (Counter, {"uid": "a b"}, "'a b' is not a valid hook id"),
         (Counter, {"required_resource_keys": "api"}, "give a list"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.accepts import refuse_nested_key
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import (
@@ -82,7 +83,10 @@ class VersionedSink(Sink, Generic[V]):
     def check(self, frame: DataFrame) -> None:
         """Refuse columns that this table has otherwise, and a folder that rows cannot be staged in."""
         row_schema = frame.schema.json()
-        columns = self.columns_of(row_schema)
+        try:
+            columns = self.columns_of(row_schema)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"table {self.place} cannot take these rows: {error}") from error
         refuse_nested_key(f"table {self.place}", row_schema, self._context.key)
         version = self._engine.backend.load()
         if version is not None:
