@@ -305,8 +305,8 @@ def packed_list(size: int) -> Callable[[Path], object]:
 LONG = "x" * 30_000
 BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a value repeated by number": (
-        parquet({"path": pa.repeat(LONG, 1_000)}),
-        "not written as manifests are",
+        parquet({"path": pa.repeat(LONG, 10_000)}),
+        "unpacks to more than",
     ),
     "values that begin like the one before": (
         parquet(
@@ -341,6 +341,11 @@ def test_a_small_file_that_stands_for_much_is_damage_before_it_is_unpacked(tmp_p
         read(tmp_path)
     assert "here" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_manifest_that_another_program_has_written_is_read(tmp_path: Path) -> None:
+    """Programs write dictionaries of every column, unless they are told not to."""
+    assert parquet({"path": pa.array(["a", "b", "a"])})(tmp_path)
 
 
 UDT = {"type": "udt", "pyClass": "this.Zen", "sqlType": "long"}

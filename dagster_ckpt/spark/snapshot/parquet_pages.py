@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_PLAIN = frozenset({0})
-_BY_DICTIONARY = frozenset({0, 2, 8})
+_ENCODINGS = frozenset({0, 2, 8})
+"""Values one by one, or repeated by their number in a dictionary."""
 _LONGEST = 64
 """So many fields has no header, and so deep is none."""
 Fields = dict[int, Any]
@@ -33,7 +33,7 @@ def refuse_bombs(
 ) -> None:
     """Raise ValueError for a file that unpacks to more rows or bytes, or in another way than these are written.
 
-    ``by_dictionary``: columns whose values may be repeated by number; all others are written out one by one.
+    ``by_dictionary``: columns whose repeated values stay one in memory; of others each may be as long as all of them.
     """
     if footer.num_rows > most_rows:
         raise ValueError(f"it has {footer.num_rows:,} rows, and {most_rows:,} are the most there are")
@@ -41,12 +41,11 @@ def refuse_bombs(
     for group in range(footer.num_row_groups):
         for number in range(footer.num_columns):
             column = footer.row_group(group).column(number)
-            allowed = _BY_DICTIONARY if column.path_in_schema in by_dictionary else _PLAIN
             start = column.data_page_offset
             if column.dictionary_page_offset is not None:
                 start = min(start, column.dictionary_page_offset)
-            unpacked, there = _chunk(content, start, start + column.total_compressed_size, allowed)
-            total += unpacked
+            unpacked, there, distinct = _chunk(content, start, start + column.total_compressed_size)
+            total += unpacked + (0 if column.path_in_schema in by_dictionary else distinct * there)
             values = max(values, there)
             if total > most_bytes:
                 raise ValueError(f"it unpacks to more than {size(most_bytes)}")
@@ -54,11 +53,11 @@ def refuse_bombs(
                 raise ValueError(f"it has more than {most_rows:,} values in a column")
 
 
-def _chunk(content: bytes, at: int, end: int, allowed: Collection[int]) -> tuple[int, int]:
-    """Return unpacked bytes and values of a column's pages."""
+def _chunk(content: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Return unpacked bytes and values of a column's pages, and the bytes of its dictionary."""
     if not 0 < at < end <= len(content):
         raise ValueError("a column of it lies outside")
-    total = values = 0
+    total = values = distinct = 0
     while at < end:
         header, at = _struct(content, at, 0)
         unpacked, packed, kind = header.get(2), header.get(3), header.get(1)
@@ -66,12 +65,13 @@ def _chunk(content: bytes, at: int, end: int, allowed: Collection[int]) -> tuple
         if not isinstance(about, dict) or not isinstance(unpacked, int) or not isinstance(packed, int):
             raise ValueError("a page of it has no header that Parquet knows")
         encoding = about.get(4 if kind == _DATA_V2 else 2)
-        if encoding not in allowed or unpacked < 0 or packed < 0:
+        if encoding not in _ENCODINGS or unpacked < 0 or packed < 0:
             raise ValueError("a page of it is not written as manifests are")
         at += packed
         total += unpacked
+        distinct += unpacked if kind == _DICTIONARY else 0
         values += about.get(1, 0) if kind != _DICTIONARY else 0
-    return total, values
+    return total, values, distinct
 
 
 def _struct(content: bytes, at: int, depth: int) -> tuple[Fields, int]:
