@@ -55,7 +55,8 @@ def main() -> int:
             ends[Verdict.EXACT if finding is None else finding.verdict] += 1
             steps.update(step.what for step in drawn.steps)
             refusals.update(why[:160] for why in world.refused)
-            print(f"seed {seed}: {finding or 'exact'} ({time.monotonic() - at:.0f} s)", flush=True)
+            end = finding or f"exact, {len(world.refused)} refused"
+            print(f"seed {seed}: {end} ({time.monotonic() - at:.0f} s)", flush=True)
             if finding is not None:
                 print(drawn, *(f"    {line}" for line in world.said), sep="\n", flush=True)
                 if arguments.shrink:
