@@ -47,6 +47,8 @@ def _each(values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 KEYS: dict[str, tuple[pa.DataType, list[tuple[Any, ...]]]] = {
     "boolean": (pa.bool_(), _each([True, False])),
+    "tinyint": (pa.int8(), _each([0, 1, -1, 127, -128])),
+    "smallint": (pa.int16(), _each([0, 1, -1, 2**15 - 1, -(2**15)])),
     "int": (pa.int32(), _each([0, 1, -1, 2**31 - 1, -(2**31)])),
     "bigint": (pa.int64(), _each([0, 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)])),
     "float": (pa.float32(), _NUMBERS),
