@@ -26,6 +26,7 @@ from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.dagster.resources import folders
 from dagster_ckpt.dagster.resources.folders import gone_with_container, why_not_written
 from dagster_ckpt.dagster.start import refuse_impossible
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
 
 VALID = "use letters, digits and '_', beginning with a letter and no word of Dagster's own, such as name="
 NOT_VALID = "Checkpoint configuration is not valid"
@@ -166,6 +167,12 @@ def test_a_mistake_is_told_where_it_is_made(mistake: Callable[[], Any], said: st
     with pytest.raises(InvalidRequest) as refused:
         mistake()
     assert str(refused.value) == said
+
+
+def test_a_function_that_returns_nothing_is_told_so_when_it_is_called() -> None:
+    nothing: Any = None
+    with pytest.raises(InvalidRequest, match=r"^stage 'rows' returned nothing: end it with `return`"):
+        call_stage(named("p").stages["rows"], nothing, (), StageArguments())
 
 
 def test_a_list_of_pipelines_is_as_good_as_these_one_by_one() -> None:

@@ -127,6 +127,8 @@ def call_stage(
 ) -> DataFrame:
     """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
     frame = call_function(stage, spark, inputs, arguments)
+    if frame is None:
+        raise InvalidRequest(f"stage {stage.uid!r} returned nothing: end it with `return` and its DataFrame")
     if not getattr(frame, "isStreaming", False):
         raise InvalidRequest(
             f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
