@@ -16,7 +16,7 @@ from dagster_ckpt.authoring.targets import SinkTarget, TableMode, TableTarget, t
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
-QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error"})
+QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error", "quarantine"})
 """Settings of a decorator that are the participant's."""
 
 

@@ -45,6 +45,7 @@ class _Judged(_ForAll, total=False):
     beyond: Literal["warn", "fail"]
     late: Literal["count", "keep"]
     on_error: Literal["fail", "quarantine"]
+    quarantine: str
 
 
 class StageSettings(_Judged, total=False):

@@ -344,7 +344,8 @@ def spark_stage(
             ``at_most="1 %"`` (or a number): rows of one checkpoint that may break one; more turn its asset check red,
             with ``beyond="fail"`` the checkpoint fails; ``late="keep"``: rows that its watermark drops go to its
             quarantine; ``on_error="quarantine"``: so do rows that cannot be processed, or that the tables behind the
-            stage cannot hold, and the others go on.
+            stage cannot hold, and the others go on; ``quarantine="orders"``: the table's name below ``quarantine/``,
+            which a renamed stage goes on with; default: its uid.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -139,6 +139,8 @@ class PageSink(Sink):
         before = state["position"]["head"]
         head = None if cut is None else cut.snapshot.head
         rows, through = state["kept"][str(head)] if head is not None else ([], None)
+        if later is LaterRows.KEEP and cut is not None:  # what the cut had prepared may be shown
+            through = state["kept"].get(str(cut.checkpoint_id), (rows, through))[1]
         state["position"]["through_batch"] = through
         if later is LaterRows.SET_ASIDE:
             state["rows"] = rows

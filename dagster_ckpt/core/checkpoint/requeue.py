@@ -85,6 +85,7 @@ def selected(where: str, column: Callable[[str], Any]) -> Any:
 
 
 def left_by(orders: Iterable[RequeueRecord], metadata: CheckpointMetadata) -> tuple[RequeueRecord, ...]:
-    """Return the orders whose rows a checkpoint has not taken."""
+    """Return the orders whose rows a checkpoint has not taken; a stage that has no quarantine any more takes none."""
     taken = {order for stage in metadata.stages for order in stage.metrics.requeue_orders}
-    return tuple(order for order in orders if order.order_id not in taken)
+    without = {stage.uid for stage in metadata.stages if stage.table is None}
+    return tuple(order for order in orders if order.order_id not in taken and order.stage not in without)

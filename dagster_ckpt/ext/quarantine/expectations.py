@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from dagster_ckpt.authoring.participants import StageParticipant
+from dagster_ckpt.core.ids import stage_uid
 from dagster_ckpt.errors import InvalidRequest
 
 MOST_CONDITIONS = 61
@@ -55,6 +56,8 @@ class Expectations(StageParticipant):
     """Rows that a watermark drops are quarantined; else they are only counted."""
     keeps_errors: bool = False
     """Rows that cannot be processed, or that no table can hold, go to the quarantine."""
+    named: str = ""
+    """Name of the quarantine; empty: the stage's uid."""
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -70,7 +73,8 @@ class Expectations(StageParticipant):
     def table(self) -> str:
         """Table of the quarantine; empty: no condition quarantines."""
         is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
-        return f"quarantine/{self.uid}" if is_needed or self.keeps_late or self.keeps_errors else ""
+        is_needed = is_needed or self.keeps_late or self.keeps_errors
+        return f"quarantine/{self.named or self.uid}" if is_needed else ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ class Expectations(StageParticipant):
         return ("id",) if self.table else ()
 
     def of_stage(self, uid: str) -> Expectations:
-        """Return the same expectations of another stage, whose quarantine is its own."""
+        """Return the same expectations of another stage, whose quarantine is its own unless it has a name."""
         return replace(self, uid=uid)
 
     @property
@@ -108,14 +112,26 @@ def expectations_of(
             f"{name} has expect and output_mode='complete', where all rows come with every batch: put the "
             "conditions on the stage before it"
         )
-    return Expectations(
+    made = Expectations(
         uid=uid,
         conditions=tuple(_condition(name, sql, action) for sql, action in expect.items()),
         at_most=_at_most(name, settings.get("at_most")),
         fails=_fails(name, settings),
         keeps_late=keeps_late,
         keeps_errors=keeps_errors,
+        named=_named(name, settings),
     )
+    if made.named and not made.table:
+        raise InvalidRequest(f"{name} has quarantine={made.named!r}, and nothing that sends a row there")
+    return made
+
+
+def _named(name: str, settings: Mapping[str, Any]) -> str:
+    named = settings.get("quarantine", "")
+    try:
+        return stage_uid(named) if named else ""
+    except (InvalidRequest, TypeError):
+        raise InvalidRequest(f"{name} has quarantine={named!r}: give a name as a stage has one") from None
 
 
 def _late(name: str, settings: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.decision import Restore
@@ -19,10 +19,11 @@ from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
+from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
-from dagster_ckpt.spark.sink.published import note_published, place_of_rows, why_put_back
+from dagster_ckpt.spark.sink.published import has_waiting, note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.sink.waiting.aside import (
     folder_of,
     forget_refused,
@@ -30,7 +31,12 @@ from dagster_ckpt.spark.sink.waiting.aside import (
     set_aside,
     to_set_aside,
 )
-from dagster_ckpt.spark.sink.waiting.rules import WAY_OUT_OF_FORK, refuse_other_place, way_out_of_refusal
+from dagster_ckpt.spark.sink.waiting.rules import (
+    WAY_OUT_OF_FORK,
+    refuse_other_place,
+    way_out_of_refusal,
+    without_table,
+)
 from dagster_ckpt.spark.stage_report import Reporter
 
 
@@ -69,6 +75,10 @@ class SinksAtStart:
         self._refuse_exchanged(
             {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
         )
+        pipeline = self.sinks.pipeline
+        for uid in (one for one, stage in pipeline.stages.items() if stage.table is None):
+            if has_waiting(attempt.stage(uid).root):
+                raise without_table(uid, pipeline.name)
         for uid, name, sink in self.sinks.opened():
             why = why_put_back(attempt.stage(uid).root, sink, f"sink {uid} ({sink.place})")
             if why:
@@ -175,6 +185,7 @@ class SinksAtStart:
         forks = self._forks(decision)
         if decision.purpose is not RestorePurpose.FORK:
             self._refuse_exchanged(_places_of_rows(decision))
+            self._refuse_without_table(decision)
         for uid, _, sink in self.sinks.opened():
             if decision.purpose is RestorePurpose.FORK:  # the origin's folder is no part of a fork's sink
                 forget_folder(attempt.stage(uid).root)
@@ -294,6 +305,8 @@ class SinksAtStart:
         place = Path(uri)
         name = place.name if place.parent == self.sinks.table_dir else uri
         named = f"@spark_sink(table={name!r})" if name != uri else "its former `to`"
+        if self.sinks.pipeline.stages[uid].participant is not None:
+            named = f"quarantine={place.name!r}"
         return InvalidRequest(
             f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
             f"{uri}. Go on with that table: {named}; where the sink's table is right, the "
@@ -317,6 +330,16 @@ class SinksAtStart:
                     "pass for published, and be left out. Give it its table again; or begin without state "
                     "(restore_from: none), which empties the tables first"
                 )
+
+    def _refuse_without_table(self, decision: Restore) -> None:
+        """Raise InvalidRequest where a restore point has rows that wait for a table its stage has no more."""
+        stages, metadata = self.sinks.pipeline.stages, decision.metadata
+        for uid, table in ((match.uid, match.snapshot.table) for match in decision.stages.matches):
+            if table is None or not table.prepared or stages[uid].table is not None:
+                continue
+            sink = open_at(table.uri, table.sink, PipelineId(metadata.pipeline), uid)
+            if sink is not None and not sink.has_published(metadata.number_at_sinks):
+                raise without_table(uid, self.sinks.pipeline.name)
 
     def _rolled_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows) -> Callable[[], None]:
         try:

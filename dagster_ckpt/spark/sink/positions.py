@@ -206,6 +206,14 @@ def to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[Pre
     return missing_of_cut(before, cut) if cut is None or lies(before, cut) is CutRelation.AT else cut.batches
 
 
+def shown_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> int | None:
+    """Return the last batch that the cut had prepared, where a sink that keeps later rows shows it; None: not so."""
+    last = None if cut is None else max(cut.snapshot.prepared, default=None)
+    if cut is None or last is None or before is None or before.through_batch is None:
+        return None
+    return last if (before.head or 0) >= cut.checkpoint_id and before.through_batch >= last else None
+
+
 def position_at_cut(
     before: SinkPosition | None, attempt: AttemptId, cut: SinkCut | None, batches: Sequence[PreparedBatch]
 ) -> SinkPosition:

@@ -56,6 +56,7 @@ from dagster_ckpt.spark.sink.positions import (
     position_at_cut,
     published_position,
     refuse_fenced,
+    shown_of_cut,
     taken_over,
     to_publish,
     why_another_history,
@@ -228,7 +229,9 @@ class StagedSink(Sink):
             refuse_fenced(self.place, before, attempt)
             match later:
                 case LaterRows.KEEP:
-                    through = through_at(self._root, cut.snapshot.head) if cut is not None else None
+                    through = shown_of_cut(before, cut)
+                    if through is None and cut is not None:
+                        through = through_at(self._root, cut.snapshot.head)
                     kept = taken_over(before, attempt, through_batch=through)
                     outside.commit(self._rows(()), self._position_kept(kept))
                     return RolledBack(text="")

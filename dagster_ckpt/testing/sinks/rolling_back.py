@@ -127,17 +127,19 @@ class RollBackContract(ContractBase):
 
     def test_later_rows_stay_where_that_was_chosen(self, tmp_path: Path) -> None:
         run = self.published(tmp_path, [(1, 1)])
+        run.batch([(5, 5)])  # of the cut, and published for it
         at = run.cut(2)
+        run.publish(2)
         run.batch([(2, 2)])
         run.publish(3)
         back = run.restored(at, LaterRows.KEEP)
-        assert self.shown(run) == [(1, 1), (2, 2)]
+        assert self.shown(run) == [(1, 1), (2, 2), (5, 5)]
         position = back.sink.position()
         assert position is not None
-        assert (position.epoch, position.through_batch) == (2, 0)
+        assert (position.epoch, position.through_batch) == (2, 1)
         back.batch([(2, 2)])
         back.publish(4)
-        assert self.shown(run) == [(1, 1), (2, 2), (2, 2)]
+        assert self.shown(run) == [(1, 1), (2, 2), (2, 2), (5, 5)]
 
     def test_a_restore_after_one_that_kept_rows_misses_none_and_repeats_none(self, tmp_path: Path) -> None:
         """Batches that go on behind kept rows are nothing that a restore without those goes by."""

@@ -54,7 +54,7 @@ def put(folder: Path, *rows: tuple[int, str | None, int | None]) -> None:
 
 
 def sales(
-    folder: Path, expect: dict[str, Any] = EXPECT, key: Sequence[str] = (), **settings: Any
+    folder: Path, expect: Any = EXPECT, key: Sequence[str] = (), **settings: Any
 ) -> CheckpointedPipeline:
     """Files → clean, which has conditions → paid, which appends unless it has a key."""
 
@@ -62,7 +62,7 @@ def sales(
     def orders(spark):  # type: ignore[no-untyped-def]
         return spark.readStream.schema("n INT, name STRING, amount INT").json(str(folder))
 
-    @spark_stage(expect=expect, **settings)
+    @spark_stage(**({"expect": expect} if expect else {}), **settings)
     def clean(orders):  # type: ignore[no-untyped-def]
         return orders
 
@@ -167,6 +167,11 @@ def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, Any]
     }
 
 
+def never(*args: Any, **kwargs: Any) -> Any:
+    """Stand for a publish whose outside is away."""
+    raise OSError("it is away")
+
+
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     """Let a call raise the next time, before it does anything."""
     right = getattr(owner, name)
@@ -268,6 +273,15 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     assert back.success, failure_text(back)
     assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
     assert numbers(lab.tables / "paid") == [1], "what went on is taken back, and ordered no more"
+
+    put(feed, (8, "hal", -8))
+    with monkeypatch.context() as unpublished:
+        unpublished.setattr(DeltaSink, "publish", never)
+        assert "does not show its rows yet" in failure_text(lab.run(mended))
+    without = failure_text(lab.run(sales(feed, None)))
+    assert "stage 'clean' has no table any more (a sink, or a quarantine), and rows wait" in without
+    assert lab.run(mended).success
+    assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 8: 1}
 
 
 @pytest.mark.parametrize(
@@ -636,6 +650,8 @@ def test_a_function_that_fits_no_row_and_a_stage_with_state_are_refused(
         ({"expect": {"a": "drop"}, "output_mode": "complete"}, "where all rows come with every batch"),
         ({"at_most": 1}, "give conditions in SQL"),
         ({"late": "drop"}, "give count or keep"),
+        ({"expect": {"a": "drop"}, "quarantine": "q"}, "nothing that sends a row there"),
+        ({"expect": {"a": "quarantine"}, "quarantine": "a/b"}, "has quarantine='a/b': give a name"),
         ({"on_error": "skip"}, "has on_error='skip': give fail or quarantine"),
     ],
 )

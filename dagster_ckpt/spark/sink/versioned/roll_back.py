@@ -12,7 +12,7 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
-from dagster_ckpt.spark.sink.positions import why_another_history
+from dagster_ckpt.spark.sink.positions import shown_of_cut, why_another_history
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, refuse_other_key
@@ -205,7 +205,11 @@ def _refuse_others(engine: Engine[V], version: V, found: State | None) -> None:
 
 
 def _through(version: Version, cut: SinkCut | None) -> int | None:
-    """Return the last batch that the cut had published."""
+    """Return the last batch of the cut that the table shows."""
+    mark = version.mark
+    shown = shown_of_cut(None if mark is None else mark.position(), cut)
+    if shown is not None:
+        return shown
     head = None if cut is None else cut.snapshot.head
     if head is None:
         return None

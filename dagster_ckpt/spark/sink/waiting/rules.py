@@ -181,11 +181,19 @@ def refuse_other_place(uid: str, pipeline: str, batches: Sequence[PreparedBatch]
             )
 
 
-def ways_out(uid: str, pipeline: str) -> str:
+def without_table(uid: str, pipeline: str) -> InvalidRequest:
+    """Return the refusal of rows that wait for a table which their stage has no more: nobody would ever see them."""
+    return InvalidRequest(
+        f"stage {uid!r} has no table any more (a sink, or a quarantine), and rows wait that were staged for it: "
+        f"{ways_out(uid, pipeline, code='OLD.py')}"
+    )
+
+
+def ways_out(uid: str, pipeline: str, code: str = "CODE.py") -> str:
     """Return the ways out for rows that cannot be shown as the sink is now."""
     return (
         f"publish them with the old definition (dagster-ckpt publish {pipeline} -f OLD.py) and change it then, or set "
-        f"them aside (dagster-ckpt set-aside {pipeline} --sink {uid} -f CODE.py --yes)"
+        f"them aside (dagster-ckpt set-aside {pipeline} --sink {uid} -f {code} --yes)"
     )
 
 
