@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from benchmarks.common import scratch, show, spark_session
+from benchmarks.common import median, scratch, show, spark_session
 from benchmarks.plan_programs import EDITS, PROGRAMS, Edit
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
@@ -301,8 +301,14 @@ def main() -> None:
                 if args.results:
                     with args.results.open("a") as file:
                         print(json.dumps(result), file=file)
-    kinds = Counter(result["became"] for result in results)
-    show("verdicts of plans", [{"became": kind, "edits": count} for kind, count in sorted(kinds.items())])
+    if args.results:  # of earlier slices too
+        lines = map(json.loads, args.results.read_text().splitlines())
+        results = list({(one["pipeline"], one["edit"]): one for one in lines}.values())
+    kinds = Counter((result["verdict"], result["became"]) for result in results)
+    told = [{"verdict": said, "became": became, "edits": n} for (said, became), n in sorted(kinds.items())]
+    show("verdicts of plans", told)
+    seconds = [result["plan_s"] for result in results]
+    show("seconds of a plan", [{"plans": len(seconds), "median": median(seconds), "most": max(seconds)}])
 
 
 if __name__ == "__main__":
