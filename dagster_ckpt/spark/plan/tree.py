@@ -204,7 +204,7 @@ def text_of(node: Tree, named: Names, *, with_values: bool = False) -> str:
         return f"distinct {inner}" if node.get("isDistinct") else inner
     name = str(node.get("name") or kind.lower())
     told = [f", {one}={node[one]}" for one in _PARAMETERS if node.get(one) not in (None, False)]
-    told += [f", {field['name']}"] if isinstance(field := node.get("field"), dict) else []
+    told += [f", {part['name']}"] if isinstance(part := node.get("field"), dict) else []
     return f"{name}({inner}{''.join(told)})"
 
 
