@@ -22,7 +22,14 @@ from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.plan.aggregates import Kept, state_aggregates
 from dagster_ckpt.spark.plan.columns import state_columns, types_of
 from dagster_ckpt.spark.plan.fields import Fields, state_fields
-from dagster_ckpt.spark.plan.operators import branches_in, groups_in, operators_in, watermarks_of, with_state
+from dagster_ckpt.spark.plan.operators import (
+    branches_in,
+    filters_ahead,
+    groups_in,
+    operators_in,
+    watermarks_of,
+    with_state,
+)
 from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, made_into_state, origins_in
 from dagster_ckpt.spark.plan.sources import options_of_sources, schemas_of_sources, sources_in
 from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
@@ -47,6 +54,8 @@ class PlanFacts:
     """Stateful operators in the order of the plan: what rows are told apart by, and which aggregates are kept."""
     branches: Sequence[str] = ()
     """Digests of what the rows of each operator come through: operators of one text are told apart by it."""
+    filters_ahead: Sequence[str] = ()
+    """Conditions behind each operator that Spark asks before rows become its state."""
     state_columns: Sequence[str] | None = None
     """Columns of each operator's state in their order."""
     state_fields: Sequence[Fields] | None = None
@@ -138,6 +147,7 @@ def facts_of(
         written_by=f"format {FORMAT}, Spark {frame.sparkSession.version}",
         operators=operators_in(plan),
         branches=branches_in(plan, stateful),
+        filters_ahead=filters_ahead(plan),
         state_columns=state_columns(frame, plan),
         state_fields=state_fields(frame, stateful),
         state_types=types_of(made_of),

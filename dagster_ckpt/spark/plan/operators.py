@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
 
 from dagster_ckpt.spark.plan.tree import (
     EQUAL,
@@ -52,6 +53,62 @@ def _passed(node: Tree, named: Names) -> str:
     listed = [one for name in _PASSED for one in node.get(name) or ()]
     listed += [node[name] for name in ("condition", "generator", "functionExpr") if node.get(name)]
     return " ".join((kind_of(node), *(text_of(expression(one), named, with_values=True) for one in listed)))
+
+
+def filters_ahead(plan: Tree) -> list[str]:
+    """Return, of each operator, the conditions behind it that Spark asks before rows become its state."""
+    return list(_ahead(plan, (), definitions(plan), {}))
+
+
+def _ahead(node: Tree, behind: Sequence[Tree], named: Names, made_of: Mapping[Any, Tree]) -> Iterator[str]:
+    """Yield those of a node and all below it; ``made_of``: expressions of the columns that are made behind it."""
+    if kind_of(node) == "Filter":
+        behind = [*behind, *_conjuncts(node["condition"])]
+    elif kind_of(node) == "Project":
+        listed = map(expression, node["projectList"])
+        made_of = {**made_of, **{column_id(one): one for one in listed if kind_of(one) == "Alias"}}
+    elif is_streaming(node) and _operator(node, Names()):
+        given = [*behind, *(_conjuncts(node["condition"]) if node.get("condition") else ())]
+        asked = [one for one in given if _is_asked_ahead(node, set(_columns_of(one, made_of)))]
+        exact = kind_of(node) == "Join"  # behind groups a bound may move, as the day of a run does
+        yield " AND ".join(sorted(text_of(one, named, with_values=exact) for one in asked))
+        behind, made_of = (), {}
+    for child in node["_children"]:
+        yield from _ahead(child, behind, named, made_of)
+
+
+def _conjuncts(condition: list[Tree]) -> Iterator[Tree]:
+    waiting = [expression(condition)]
+    while waiting:
+        one = waiting.pop()
+        if kind_of(one) == "And":
+            waiting += one["_children"]
+        else:
+            yield one
+
+
+def _columns_of(one: Tree, made_of: Mapping[Any, Tree]) -> Iterator[Any]:
+    """Yield the ids of the columns that an expression is made of, at last."""
+    for node in walk(one):
+        if kind_of(node) == "AttributeReference":
+            made = made_of.get(column_id(node))
+            yield from (column_id(node),) if made is None else _columns_of(made, made_of)
+
+
+def _is_asked_ahead(operator: Tree, columns: Set[Any]) -> bool:
+    """Tell whether a condition on these columns is one on rows of one side, or on keys of groups."""
+    if kind_of(operator) == "Aggregate":
+        results = map(expression, operator["aggregateExpressions"])
+        return bool(columns) and not columns & {column_id(one) for one in results if any(aggregates_in(one))}
+    sides = operator["_children"] if kind_of(operator) == "Join" else ()
+    return bool(columns) and any(columns <= set(_made_in(side)) for side in sides)
+
+
+def _made_in(plan: Tree) -> Iterator[Any]:
+    """Yield the ids of all columns that are made in a plan."""
+    for node in walk(plan):
+        lists = ("output",) if is_source(node) else ("projectList", "aggregateExpressions")
+        yield from (column_id(one[0]) for name in lists for one in node.get(name) or ())
 
 
 _MAPS = ("MapInPandas", "MapInArrow", "PythonMapInArrow")

@@ -143,6 +143,17 @@ def _branches(before: PlanFacts, now: PlanFacts) -> str:
     )
 
 
+def _filters(before: PlanFacts, now: PlanFacts) -> str:
+    was, are = before.filters_ahead, now.filters_ahead
+    if len(was) != len(are) or list(was) == list(are):
+        return ""
+    old, new = _different(was, are)
+    return (
+        f"the rows of it were those with {old or 'no condition'}, and Spark would ask {new or 'no condition'} of new "
+        "rows alone now: it asks a condition behind a join or a grouping before rows are kept"
+    )
+
+
 def _columns(before: PlanFacts, now: PlanFacts) -> str:
     was, are = before.state_columns, now.state_columns
     if was is None or are is None or was == are:
@@ -309,6 +320,12 @@ RULES = (
         "days of state are those of the old zone: set `spark.sql.session.timeZone` back",
         _zone,
         mend="set spark.sql.session.timeZone back",
+    ),
+    Rule(
+        Concern.STATE,
+        "a condition behind a stream-stream join on columns of one side; one more or less behind groups on their keys",
+        "Spark asks it before rows are kept, and rows that are kept are not asked",
+        _filters,
     ),
     Rule(
         Concern.POSITIONS,

@@ -315,7 +315,11 @@ SAME: dict[str, tuple[Build, Build]] = {
     ),
     "how near rows must be": (
         lambda rows: matched(rows("a"), rows("b")),
-        lambda rows: matched(rows("a"), rows("b")).where("k > 1"),
+        lambda rows: matched(rows("a").where("k > 1"), rows("b")),
+    ),
+    "a filter behind groups on what they hold": (
+        lambda rows: sums(rows("a")).where("x > 1 AND k > 1"),
+        lambda rows: sums(rows("a")).where("x > 2 AND x < k AND k > 2"),
     ),
 }
 CHANGED: dict[str, tuple[Build, Build, str]] = {
@@ -378,6 +382,16 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: by_moment(rows("a"), "made").dropDuplicatesWithinWatermark(["k"]),
         lambda rows: by_moment(rows("a"), "arrived").dropDuplicatesWithinWatermark(["k"]),
         "column 't' of dropDuplicatesWithinWatermark(k) was column 'made' of its source, and is 'arrived' now",
+    ),
+    "a filter behind a join on one side": (
+        lambda rows: matched(rows("a"), rows("b")),
+        lambda rows: matched(rows("a"), rows("b"), kept="a.k + 1 AS k").where("k > 1"),
+        "the rows of it were those with no condition, and Spark would ask greaterthan(k, ",
+    ),
+    "a filter behind groups on their keys": (
+        lambda rows: sums(rows("a")).where("k > 1 AND x > 2"),
+        lambda rows: sums(rows("a")).where("x > 2"),
+        "were those with greaterthan(k, cast(?)), and Spark would ask no condition of new",
     ),
     "aggregates that are used in another order": (
         lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
