@@ -28,8 +28,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.ownership import OwnerState
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
-from dagster_ckpt.dagster.launched.messages import Ended, RemoteOp
-from dagster_ckpt.dagster.launched.order import EXTRA, Order, RunKind
+from dagster_ckpt.dagster.launched.messages import EXTRA, Ended, Order, RemoteOp, RunKind
 from dagster_ckpt.dagster.reports.events import DagsterEvents, Followed
 from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.metadata import history_metadata

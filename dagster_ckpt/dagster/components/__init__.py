@@ -2,7 +2,6 @@
 
 | file | what it owns |
 |---|---|
-| ``checkpointed_pipeline`` | the component: its attributes, and the definitions they become |
+| ``checkpointed_pipeline`` | the component: its attributes, the definitions they become, its scaffold |
 | ``attributes`` | the groups of attributes |
-| ``scaffolder`` | what ``dg scaffold defs`` writes |
 """

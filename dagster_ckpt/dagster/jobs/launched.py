@@ -15,8 +15,7 @@ from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
-from dagster_ckpt.dagster.launched.messages import Heard
-from dagster_ckpt.dagster.launched.order import Order, RunKind
+from dagster_ckpt.dagster.launched.messages import Heard, Order, RunKind
 from dagster_ckpt.dagster.launched.run import LaunchedRun
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,

@@ -2,7 +2,6 @@
 
 | file | what it owns |
 |---|---|
-| ``order`` | what the program is told |
-| ``messages`` | what the program tells, one way and the other |
+| ``messages`` | what the program is told, and what it tells, one way and the other |
 | ``run`` | one launch, from its order to its verdict |
 """

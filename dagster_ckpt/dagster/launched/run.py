@@ -20,8 +20,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.console import failure
-from dagster_ckpt.dagster.launched.messages import Ended, Heard
-from dagster_ckpt.dagster.launched.order import Order
+from dagster_ckpt.dagster.launched.messages import Ended, Heard, Order
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.dagster.options import Context, Launch

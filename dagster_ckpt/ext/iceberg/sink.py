@@ -20,8 +20,7 @@ from dagster_ckpt.ext.iceberg.columns import (
     refuse_columns,
     spelt,
 )
-from dagster_ckpt.ext.iceberg.expiry import ReadManifests
-from dagster_ckpt.ext.iceberg.garbage import Garbage
+from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
 from dagster_ckpt.ext.iceberg.lake import OF_TABLES_KEPT_SMALL, Lake, reading
 from dagster_ckpt.ext.iceberg.target import IcebergTable

@@ -12,8 +12,7 @@
 | ``evaluate`` | runs flows' functions where they are registered |
 | ``schemas`` | schemas of tables, rows brought into them |
 | ``auto_cdc`` | Auto CDC flows: changes, SCD type 1 and 2 |
-| ``options`` | which options act, have no effect, are refused |
-| ``trace`` | makes a project's graph |
+| ``trace`` | makes a project's graph; which options act, have no effect, are refused |
 | ``graph`` | a project's graph, kept beside it |
 | ``rows`` | rows of flows and views at run time |
 | ``targets`` | where tables and sinks end |

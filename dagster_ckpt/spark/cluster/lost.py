@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
-from dagster_ckpt.spark.java.executors import executor_ids
 from dagster_ckpt.spark.java.process import java_has_ended
-from dagster_ckpt.spark.java.sessions import has_stopped, is_local
+from dagster_ckpt.spark.java.sessions import executor_ids, has_stopped, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

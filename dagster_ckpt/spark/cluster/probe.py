@@ -23,8 +23,14 @@ from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.probe import probe_objects, refuse_unreached
 from dagster_ckpt.spark.files import refresh_listing, spark_uri
-from dagster_ckpt.spark.java.executors import Executor, executor_ids, executors_of, run_on
-from dagster_ckpt.spark.java.sessions import finds_file, is_local
+from dagster_ckpt.spark.java.sessions import (
+    Executor,
+    executor_ids,
+    executors_of,
+    finds_file,
+    is_local,
+    run_on,
+)
 from dagster_ckpt.version import __version__
 
 if TYPE_CHECKING:

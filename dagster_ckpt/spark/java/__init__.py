@@ -7,7 +7,6 @@ that the library runs on. ``tests/test_architecture.py`` finds a call elsewhere.
 | file | what it owns |
 |---|---|
 | ``plans`` | plans of DataFrames and of statements, as Spark's own objects |
-| ``sessions`` | a session's context, catalog, settings, queries and file systems |
-| ``executors`` | which executors a session has, and a task on each of them |
+| ``sessions`` | a session's context, catalog, settings, queries, file systems and executors; a task on each of them |
 | ``process`` | the Java process that PySpark has started: whether it runs, how to let go of it, its secrets |
 """

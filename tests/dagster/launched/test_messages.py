@@ -22,8 +22,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.dagster.launched.messages import Ended, Heard, RemoteOp
-from dagster_ckpt.dagster.launched.order import Order, RunKind
+from dagster_ckpt.dagster.launched.messages import Ended, Heard, Order, RemoteOp, RunKind
 from dagster_ckpt.dagster.launched.run import hearing, why_not
 from dagster_ckpt.dagster.reports.op_log import AssetEvent
 from dagster_ckpt.dagster.reports.tables import result_of

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_ckpt import Launch, PipelineOptions
 from dagster_ckpt.core.supervision.ownership import OwnerState
-from dagster_ckpt.dagster.launched.order import Order, RunKind
+from dagster_ckpt.dagster.launched.messages import Order, RunKind
 from dagster_ckpt.dagster.names import LOCATION_TAG, SKIPPED_TAG, USER_TAG
 from tests.dagster.conftest import Site, shop
 

@@ -36,8 +36,7 @@ from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
 from dagster_ckpt.ext.iceberg.columns import PART, accepted, iceberg_columns, spelt
-from dagster_ckpt.ext.iceberg.expiry import ReadManifests
-from dagster_ckpt.ext.iceberg.garbage import Garbage
+from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
