@@ -146,6 +146,11 @@ class StageDefinition:
         """Where a sink's rows end."""
         return self.to or table_in_folder()
 
+    @property
+    def names(self) -> tuple[StageUid, ...]:
+        """Uids of the stage, of now first."""
+        return (self.uid, *self.previous_uids)
+
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""
         name = _checked_uid(uid)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
+from dagster_ckpt.core.graph import Edge, PipelineGraph
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
@@ -207,8 +207,4 @@ def _called_now(graph: PipelineGraph, saved: str) -> StageUid | None:
     """Return the stage a saved uid means, as state is matched: by uid, then by the uids a stage had before."""
     if saved in graph.by_uid:
         return StageUid(saved)
-    return next((stage.uid for stage in graph.stages if _had(stage, saved)), None)
-
-
-def _had(stage: StageSpec, uid: str) -> bool:
-    return any(earlier == uid for earlier in stage.previous_uids)
+    return next((stage.uid for stage in graph.stages if saved in stage.previous_uids), None)

@@ -98,10 +98,12 @@ def _each(
     done = []
     for uid, stage in pipeline.stages.items():
         if stage.table is not None:
-            sink, names = open_sink(pipeline, uid, coordinator), (uid, *stage.previous_uids)
+            sink = open_sink(pipeline, uid, coordinator)
             tables = [*(found.table for found in retained), *shown_tables(deployment)]
             needed = [table for table in tables if same_place(table.uri, sink.place)]
-            began = (found for found in retained if found.began == pipeline.name and found.stage.uid in names)
+            began = (
+                found for found in retained if found.began == pipeline.name and found.stage.uid in stage.names
+            )
             needed += [as_fork_began(found.table, sink.place) for found in began]
             done.append(_one(uid, sink, needed, act))
     return tuple(done)

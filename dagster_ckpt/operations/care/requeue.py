@@ -84,7 +84,7 @@ def _counted(
     record: CoordinatorRecord,
 ) -> RequeueableRows:
     sink = open_sink(pipeline, uid, coordinator)
-    waiting = sum(one.stage in (uid, *pipeline.stages[uid].previous_uids) for one in record.requeue)
+    waiting = sum(one.stage in pipeline.stages[uid].names for one in record.requeue)
     try:
         rows = sink.rows().to_arrow()
     except NotFound:  # nothing was published yet

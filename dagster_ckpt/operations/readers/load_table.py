@@ -112,7 +112,7 @@ def _cut(found: FoundSnapshot, pipeline: CheckpointedPipeline, uid: StageUid, si
         raise InvalidRequest(
             f"{source.describe()} is not one of pipeline {pipeline.name!r}: load the table of its own one"
         )
-    names = (uid, *pipeline.stages[uid].previous_uids)
+    names = pipeline.stages[uid].names
     stage = require_stage(source, next((name for name in names if source.metadata.stage(name)), uid))
     snapshot = stage.table
     if snapshot is None:

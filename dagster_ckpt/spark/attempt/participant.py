@@ -41,7 +41,7 @@ class Requeue:
         """Return the orders for rows of a stage's table, where both are there."""
         if tables.pipeline.stages[uid].table is None:
             return None
-        found = tuple(order for order in record.requeue if order.stage in tables.names_of(uid))
+        found = tuple(order for order in record.requeue if order.stage in tables.pipeline.stages[uid].names)
         return cls(found, tables.of(uid)) if found else None
 
 

@@ -103,10 +103,6 @@ class PipelineSinks:
             )
         return self._opened[uid]
 
-    def names_of(self, uid: StageUid) -> tuple[StageUid, ...]:
-        """Return the names of a stage, of now first."""
-        return (uid, *self.pipeline.stages[uid].previous_uids)
-
     def opened(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage that has one."""
         stages = self.pipeline.stages.items()
@@ -345,7 +341,7 @@ class PipelineSinks:
 
         And what readers of ``shown`` find in that table.
         """
-        names = self.names_of(uid)
+        names = self.pipeline.stages[uid].names
         stages = ((metadata, stage) for metadata in restorable for stage in metadata.stages)
         found = [
             stage.table

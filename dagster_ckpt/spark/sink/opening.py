@@ -59,7 +59,7 @@ def open_sink(
             former_work_dirs=tuple(
                 staged_rows(work_dir, one, uid)
                 for one in (pipeline, *previous_pipelines)
-                for uid in (stage.uid, *stage.previous_uids)
+                for uid in stage.names
                 if (one, uid) != (pipeline, stage.uid)
             ),
             attempt=attempt,

@@ -85,9 +85,9 @@ def _sources(pipeline: CheckpointedPipeline) -> Mapping[str, SourceOrigin | None
     """Return the sources' origins as declared, by the uids they have and had."""
     return {
         name: stage.reads
-        for uid, stage in pipeline.authored.stages.items()
+        for stage in pipeline.authored.stages.values()
         if stage.role is StageRole.SOURCE
-        for name in (uid, *stage.previous_uids)
+        for name in stage.names
     }
 
 
