@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.core.json_text import parse_json
@@ -129,7 +129,7 @@ def channel_positions(
     """
     found: dict[StageUid, LogPosition] = {}
     for text in offsets.values():
-        value = _parsed(text)
+        value = parsed_position(text)
         uid = inputs.get(str(value.get("channel")))
         at = value.get("pos")
         if uid is None or not isinstance(at, int):
@@ -148,7 +148,7 @@ def with_positions(
 
 def _moved(line: str, inputs: Mapping[str, StageUid], positions: Mapping[StageUid, LogPosition]) -> str:
     name, separator, text = line.partition(":") if not line.startswith("{") else ("", "", line)
-    value = _parsed(text)
+    value = parsed_position(text)
     uid = inputs.get(str(value.get("channel")))
     if uid is None or uid not in positions or "pos" not in value:
         return line
@@ -156,7 +156,8 @@ def _moved(line: str, inputs: Mapping[str, StageUid], positions: Mapping[StageUi
     return f"{name}{separator}{moved}"
 
 
-def _parsed(text: str) -> dict[str, object]:
+def parsed_position(text: str) -> dict[str, Any]:
+    """Return a position that is a JSON object; empty: it is none."""
     try:
         value = parse_json(text)
     except ValueError:

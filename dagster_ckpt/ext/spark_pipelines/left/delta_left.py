@@ -23,10 +23,10 @@ from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
     AGAIN,
     NOWHERE,
     FlowCheckpoint,
-    parsed_position,
 )
 from dagster_ckpt.ext.spark_pipelines.left.parquet_left import footers
 from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource
+from dagster_ckpt.spark.channel.positions import parsed_position
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:

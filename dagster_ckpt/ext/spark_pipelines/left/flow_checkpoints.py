@@ -17,6 +17,7 @@ from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.spark_pipelines.elements import parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode
 from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource, SourceOrder
+from dagster_ckpt.spark.channel.positions import parsed_position
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 _SCHEME = re.compile(r"file:/+")
@@ -316,12 +317,3 @@ def _refuse_other_topics(found: FlowCheckpoint, source: PlannedSource, text: str
             f"{found.title}: source {source.number} reads topics {source.topics} now, and stands in {other[0]!r}: the "
             f"function was changed since Spark ran it. {AGAIN}"
         )
-
-
-def parsed_position(text: str) -> dict[str, Any]:
-    """Return a position that is a JSON object; empty: it is none."""
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
