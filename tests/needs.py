@@ -1,8 +1,8 @@
 """What tests need beside Python: a fixture says it where it is defined, and who asks for it gets the marker.
 
-``make quick`` runs what needs nothing (``-m quick``), and ``scripts/needs.py`` tells ``scripts/bootstrap`` what
-selected tests need. Tests whose children start a JVM are marked by hand: ``make quick`` has no Java, and fails on one
-that was forgotten.
+``make quick`` runs what needs nothing and is not marked ``slow`` (``-m quick``), and ``scripts/needs.py`` tells
+``scripts/bootstrap`` what selected tests need. Tests whose children start a JVM are marked by hand: ``make quick`` has
+no Java, and fails on one that was forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEEDS = {
 """Marker, and what ``scripts/bootstrap`` installs for it."""
 BOTH = {("spark", "s3"): ("spark_s3",)}
 """What is installed where tests of both markers were selected."""
-NOT_QUICK = frozenset({*NEEDS, "platform", "nightly"})
+NOT_QUICK = frozenset({*NEEDS, "platform", "nightly", "slow"})
 
 
 def needs(*markers: str) -> Callable[[F], F]:

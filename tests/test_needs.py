@@ -15,6 +15,7 @@ from tests.needs import NEEDS, needs, refuse_unmarked, to_install
 from tests.root import ROOT
 
 
+@pytest.mark.slow
 def test_selected_tests_get_what_they_need_and_all_tests_everything() -> None:
     def told(*arguments: str) -> list[str]:
         command = [sys.executable, "-m", "scripts.needs", *arguments]

@@ -48,6 +48,7 @@ def files_below(folder: Path) -> list[str]:
 # --- a key is whole or invisible ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partials", ["nameless", "named"])
 def test_a_killed_writer_never_leaves_a_visible_partial_key(
     base: Path, tmp_path: Path, partials: str, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def store(url: str) -> Iterator[SqlCoordinatorStore]:
 # --- many processes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_eight_processes_increment_one_record_and_no_update_is_lost(
     url: str, store: SqlCoordinatorStore
 ) -> None:
@@ -63,6 +64,7 @@ def test_eight_processes_increment_one_record_and_no_update_is_lost(
     assert len({row.body for row in rows}) > 1, "more than one process must have won"
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_record_and_history_of_the_same_write(
     url: str, store: SqlCoordinatorStore
 ) -> None:

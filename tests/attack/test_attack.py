@@ -57,6 +57,7 @@ def theirs(made: dict[str, Deployment]) -> Deployment:
     return as_made(made["theirs"])
 
 
+@pytest.mark.slow
 def test_the_played_pipeline_is_exact_however_its_runs_end(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "ours", with_stage=True)
     arrived = 0
@@ -79,6 +80,7 @@ def read_metadata(folder: str) -> CheckpointMetadata:
     return decode_metadata((Path(folder) / "_metadata").read_bytes(), name=folder)
 
 
+@pytest.mark.slow
 def test_a_chain_is_exact_wherever_its_run_dies(tmp_path: Path) -> None:
     """At a third of its steps, in streams and epochs; the layout is the beginning's, whatever the option says since."""
     deployment = Deployment(tmp_path / "ours", with_stage=True, chained=True)
@@ -119,6 +121,7 @@ def test_who_restores_an_older_snapshot_restores_its_chains(tmp_path: Path, chai
     assert bool(read_metadata(other.snapshots()[-1]).chains) is chained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", third([0, 1, 2, 3, 4, 5, 6, 8, 9]))
 def test_no_attack_and_no_change_ends_in_success_with_wrong_rows(tmp_path: Path, seed: int) -> None:
     """Seeds of which each kind of sink is attacked, and has its definition changed, once."""
@@ -256,6 +259,7 @@ def test_a_completion_that_nobody_was_told_of_is_published_before_the_run_succee
     assert ours.tables == ours.truth(17)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*Kind])
 @pytest.mark.parametrize("action", ON_STAGED)
 def test_staged_rows_that_were_lost_or_changed_are_told_at_the_start(

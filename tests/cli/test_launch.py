@@ -199,6 +199,7 @@ def there(url: str) -> tuple[str, ...]:
     return ("--url", url, "--timeout", "3000")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_job_is_started_through_the_webserver_and_waited_for(
     run: Program, webserver: tuple[str, Path]
@@ -211,6 +212,7 @@ def test_a_job_is_started_through_the_webserver_and_waited_for(
     assert "FAILURE" in run.bare("savepoint", "sales", *there(url), "--note", "fail", code=1).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_webserver_is_not_waited_for_when_nobody_wants_to(
     run: Program, webserver: tuple[str, Path]

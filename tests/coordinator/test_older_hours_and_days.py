@@ -40,6 +40,7 @@ class Incremental:
         return {key for key in self.harness.files() if "/shared/" in key}
 
 
+@pytest.mark.slow
 def test_the_newest_and_one_of_each_older_hour_and_day_are_kept_with_exactly_their_files() -> None:
     h = CoordinatorHarness(retention=RETENTION, incremental=True)
     state = Incremental(h)

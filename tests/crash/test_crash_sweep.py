@@ -249,6 +249,7 @@ def test_a_crash_at_any_call_loses_nothing_and_leaves_nothing(effect: Effect) ->
         check(machine, f"crash {effect.value} call {nth} of {CALLS}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [Effect.NONE, Effect.HAPPENED], ids=["before", "after"])
 def test_a_crash_while_recovering_from_a_crash_loses_nothing(effect: Effect) -> None:
     """The second process dies too, at each of its first calls."""

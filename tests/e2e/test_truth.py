@@ -31,6 +31,7 @@ def test_the_whole_year_joins_to_the_published_number_of_rows() -> None:
     assert truth.joined_count() == 335_220
 
 
+@pytest.mark.slow
 def test_the_days_join_apart_as_they_join_together() -> None:
     assert sum(truth.joined_count([day]) for day in truth.WHOLE_YEAR) == 335_220
 
@@ -184,6 +185,7 @@ def test_days_that_are_not_there_are_refused(feed: FlightsFeed) -> None:
         prepare(feed.target, [366])
 
 
+@pytest.mark.slow
 def test_the_feed_delivers_the_whole_year_in_the_order_of_its_events(tmp_path: Path) -> None:
     feed = prepare(tmp_path)
     for kind in ("flights", "weather"):

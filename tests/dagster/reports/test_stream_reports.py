@@ -31,6 +31,7 @@ from tests.dagster.reports.played_stream import (
 __all__ = ["play"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 1000], ids=["idle", "busy"])
 def test_a_day_of_a_stream_is_at_most_2000_events_and_10_megabytes(play: Play, rows: int) -> None:
     cost = cost_of_a_day(play, rows=rows)

@@ -396,6 +396,7 @@ def test_a_program_in_dagster_is_run_and_put_back_and_told_of(tmp_path: Path) ->
         assert "the program of 'orders' does not run: a savepoint is taken while it does" in idle.failure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [

@@ -188,6 +188,7 @@ class Others:
             getattr(self, name)(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(40))
 @given(done=steps(OTHERS))

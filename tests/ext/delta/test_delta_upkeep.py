@@ -182,6 +182,7 @@ def needed(*cuts: RunCut) -> list[object]:
     return [cut.cut.snapshot for cut in cuts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [(), ("k",)])
 def test_a_stream_merges_its_small_files_beside_publishing(tmp_path: Path, key: tuple[str, ...]) -> None:
     run, cuts = streamed(tmp_path, 3 * ENOUGH, key=key)

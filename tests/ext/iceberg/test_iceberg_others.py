@@ -182,6 +182,7 @@ class Others:
             getattr(self, name)(number)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(30))

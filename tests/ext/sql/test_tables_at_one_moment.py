@@ -52,6 +52,7 @@ SUM = "SELECT (SELECT count(*) FROM debits), (SELECT sum(v) FROM debits) + (SELE
 SEEN = "SELECT max(head), min(head) FROM dagster_ckpt_positions"
 
 
+@pytest.mark.slow
 def test_sums_over_two_tables_are_of_one_checkpoint_through_kills(tmp_path: Path) -> None:
     database = tmp_path / "bank.db"
     looks = 0

@@ -185,6 +185,7 @@ class Reading:
         wait_until(lambda: not self._thread.is_alive(), "the reader ends", moves=lambda: self.reads)
 
 
+@pytest.mark.slow
 def test_a_reader_never_finds_two_checkpoints_mixed_through_kills_and_refusals(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

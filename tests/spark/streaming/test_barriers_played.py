@@ -86,6 +86,7 @@ def test_the_part_of_a_bounded_source_is_finished_behind_its_last_batch(folder: 
     stage.check_everything_arrived()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_graph_at_rest_takes_checkpoints_almost_without_batches_and_its_logs_stay_short(
     folder: Path, mode: str
