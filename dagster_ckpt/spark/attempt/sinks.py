@@ -103,6 +103,10 @@ class PipelineSinks:
             )
         return self._opened[uid]
 
+    def names_of(self, uid: StageUid) -> tuple[StageUid, ...]:
+        """Return the names of a stage, of now first."""
+        return self.pipeline.stages[uid].names
+
     def opened(self) -> Iterator[tuple[StageUid, str, Sink]]:
         """Yield uid, name and sink of every stage that has one."""
         stages = self.pipeline.stages.items()

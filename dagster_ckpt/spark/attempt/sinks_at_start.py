@@ -148,9 +148,7 @@ class SinksAtStart:
         """
         sinks = [(uid, sink) for uid, _, sink in self.sinks.opened() if uid not in self.keep_rows_of]
         for uid, sink in sinks:
-            if sink.forgets_calls and (
-                later := self.before.by(self.sinks.pipeline.stages[uid].names, sink.kind)
-            ):
+            if sink.forgets_calls and (later := self.before.by(self.sinks.names_of(uid), sink.kind)):
                 with TemporaryDirectory() as empty:
                     sink.bring_back(Path(empty), later)
         refuse_where_impossible((uid, sink, None) for uid, sink in sinks)
@@ -159,11 +157,7 @@ class SinksAtStart:
         """Set aside whatever the sinks hold, or keep it: the attempt begins without state, its batches count from 0."""
         sinks = list(self.sinks.opened())
         for uid, _, sink in sinks:
-            bring_back(
-                sink,
-                attempt.stage(uid).root,
-                self.before.by(self.sinks.pipeline.stages[uid].names, sink.kind),
-            )
+            bring_back(sink, attempt.stage(uid).root, self.before.by(self.sinks.names_of(uid), sink.kind))
         leave = [
             (uid, sink, None) for uid, _, sink in sinks if self._later(uid, later) is LaterRows.SET_ASIDE
         ]
@@ -265,9 +259,7 @@ class SinksAtStart:
         """Return the checkpoints published since the cut: any, where the snapshot has no such sink."""
         table = _table_of(uid, decision)
         is_in_it = table is not None and table.sink == sink.kind
-        return (
-            published_since if is_in_it else self.before.by(self.sinks.pipeline.stages[uid].names, sink.kind)
-        )
+        return published_since if is_in_it else self.before.by(self.sinks.names_of(uid), sink.kind)
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
         snapshot = _table_of(uid, decision)
