@@ -61,7 +61,7 @@ def filters_ahead(plan: Tree) -> list[str]:
 
 
 def _ahead(node: Tree, behind: Sequence[Tree], named: Names, made_of: Mapping[Any, Tree]) -> Iterator[str]:
-    """Yield the operators of a node and all below it; ``made_of``: expressions of the columns that are made behind it."""
+    """Yield the operators of a node and all below it; ``made_of``: expressions of columns made behind it."""
     if kind_of(node) == "Filter":
         behind = [*behind, *_conjuncts(node["condition"])]
     elif kind_of(node) == "Project":
