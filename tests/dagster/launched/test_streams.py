@@ -54,6 +54,7 @@ def test_a_launched_stream_tells_while_it_runs_and_is_stopped_with_a_savepoint_a
     assert read_totals(site.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_terminated_stops_its_stream_between_two_batches(
     site: Site, feed: Feed, engine: str
 ) -> None:

@@ -477,6 +477,7 @@ def test_staged_rows_stay_where_a_savepoint_may_name_them(
 # --- killed, and from the command line ------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_adoption_that_is_killed_has_changed_nothing_that_anybody_sees(shop: Shop) -> None:
     """Each after the first comes past the point at which the one before it was killed, on what that one has left."""
     fed_and_run(shop)

@@ -222,6 +222,7 @@ def outs():
 # --- refused --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_delta_table_that_is_not_as_its_flows_and_readers_left_it_is_refused(shop: Shop) -> None:
     root = shop.project.root
     before = root / "before"

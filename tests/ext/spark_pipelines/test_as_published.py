@@ -117,6 +117,7 @@ def busiest():
 """
 
 
+@pytest.mark.nightly
 def test_windows_of_a_stream_close_by_the_watermark_across_epochs_restores_and_forks(written: Make) -> None:
     project = written(WINDOWS)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -178,6 +178,7 @@ def test_columns_that_come_later_are_in_the_view_and_empty_before(named: Make) -
     assert by_name(shop, "orders") == as_rows(row("a", 1) | {"note": None}, row("b", 2) | {"note": "new"})
 
 
+@pytest.mark.nightly
 def test_what_has_the_name_already_is_left_alone_and_the_run_says_so(named: Make) -> None:
     shop = named(SHOP)
     shop.spark.sql(f"CREATE TABLE {DATABASE}.orders USING parquet AS SELECT 'old' AS k, 0 AS v")

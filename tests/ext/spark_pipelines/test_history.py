@@ -147,6 +147,7 @@ def test_versions_are_those_of_all_changes_in_order_whenever_they_arrive(written
     assert crm.all_rows() == tables(everything)
 
 
+@pytest.mark.nightly
 def test_a_restore_and_a_fork_have_the_versions_of_their_changes(written: Make) -> None:
     crm = written(CRM)
     said = [change(1, "ann", "rome", 10), change(1, "ann", "oslo", 30)]
@@ -187,6 +188,7 @@ def test_an_epoch_that_is_killed_while_versions_are_published_is_made_up(written
     assert crm.all_rows() == tables([*said, *late, *more])
 
 
+@pytest.mark.nightly
 def test_versions_of_random_changes_in_random_order_are_those_of_the_reference(written: Make) -> None:
     crm, rng = written(CRM), random.Random(7)
     changes = {

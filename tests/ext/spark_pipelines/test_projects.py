@@ -98,6 +98,7 @@ def test_views_that_several_tables_read_and_views_of_views_are_exact_after_epoch
     assert shop.all_rows() == everything
 
 
+@pytest.mark.nightly
 def test_a_restore_takes_back_materialized_views_with_the_tables(project: Callable[[str], Project]) -> None:
     shop = project("fan_in")
     eu, us = [order("ann", 1)], [order("cid", 7)]

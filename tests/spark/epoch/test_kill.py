@@ -65,6 +65,7 @@ def test_a_run_killed_at_one_point_after_the_other_is_made_good_by_the_next_one(
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Path, lab: Lab) -> None:
     feed = Feed(tmp_path / "feed")
     pipeline = shop(feed.folder)
