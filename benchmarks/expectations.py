@@ -49,7 +49,7 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
         function=_nothing,
         input_of=_nothing,
         rules_ahead=lambda rows: (),
-        own_rules=lambda schema: (),
+        own_table=lambda: None,
         warn=print,
     )
     judged: JudgedRows = orders.participant.open(context)

@@ -15,8 +15,10 @@ from typing import Any
 from dagster_ckpt.core.model import CheckpointMetadata, FileName, Record
 from dagster_ckpt.errors import InvalidRequest
 
-COLUMNS: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
+CHOSEN_BY: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
 """Columns of a quarantine that rows are chosen by."""
+COLUMNS = "columns"
+"""Struct of a quarantine with the columns of the stage, and first part of the names of others that it has had."""
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -27,6 +29,11 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 _ONE = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*('(?:[^']|'')*'|-?\d+)\s*")
 _AND = re.compile(r"AND\b", re.IGNORECASE)
+
+
+def is_struct(name: str) -> bool:
+    """Tell whether a column of a quarantine is such a struct."""
+    return re.fullmatch(rf"{COLUMNS}(_\d+)?", name) is not None
 
 
 class RequeueRecord(Record):
@@ -53,11 +60,11 @@ def conditions_in(where: str) -> list[tuple[str, str, str | int]]:
             raise _refused(where, f"{where[at:].strip() or 'its end'!r} is none")
         column, sign, literal = one.groups()
         value: str | int = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
-        if column not in COLUMNS or not isinstance(value, COLUMNS[column]):
+        if column not in CHOSEN_BY or not isinstance(value, CHOSEN_BY[column]):
             kinds = {str: "a text in single quotes", int: "a whole number"}
             why = (
-                f"{column} takes {kinds[COLUMNS[column]]}"
-                if column in COLUMNS
+                f"{column} takes {kinds[CHOSEN_BY[column]]}"
+                if column in CHOSEN_BY
                 else f"{column!r} is no column"
             )
             raise _refused(where, why)
@@ -73,8 +80,8 @@ def conditions_in(where: str) -> list[tuple[str, str, str | int]]:
 
 def _refused(where: str, why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"where={where!r}: give comparisons of {', '.join(COLUMNS)} by {' '.join(_OPERATORS)}, joined by AND, such as "
-        f"\"condition = 'amount > 0' AND tries < 3\": {why}"
+        f"where={where!r}: give comparisons of {', '.join(CHOSEN_BY)} by {' '.join(_OPERATORS)}, joined by AND, such "
+        f"as \"condition = 'amount > 0' AND tries < 3\": {why}"
     )
 
 

@@ -97,7 +97,8 @@ class JudgedRows:
             self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
         self._requeue, self._warn = context.requeue, context.warn
-        self._requeuing = Requeuing(self._conditions, self._judged, self.schema, context)
+        struct = "" if self._kept is None else self._kept.struct
+        self._requeuing = Requeuing(self._conditions, self._judged, self.schema, struct, context)
 
     def _prepare_for_errors(self, whose: str, context: ParticipantContext) -> None:
         """Rows of a stage are found in its input, which is read again; a source's reader tells its own."""

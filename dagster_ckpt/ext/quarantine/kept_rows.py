@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from itertools import chain, count
 from operator import or_
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.checkpoint.requeue import COLUMNS, is_struct
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
 from dagster_ckpt.ext.quarantine.late_rows import LATE
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
@@ -17,6 +21,7 @@ from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.judge import broken
+from dagster_ckpt.spark.sink.port import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +43,13 @@ class KeptRows:
         ahead: Sequence[RuleAhead],
     ) -> None:
         self._uid, self._schema = context.stage.uid, schema
-        self._conditions, self._ahead, self._own = conditions, ahead, context.own_rules(schema)
+        self._conditions, self._ahead = conditions, ahead
+        table = context.own_table()
+        self._own = () if table is None else table.accepts.rules(schema.json())
+        self._structs = {} if table is None else _structs_of(table, context.frame.sparkSession)
+        self.struct = _struct_for(schema, self._structs)
+        """Name of the struct that has today's columns of the stage."""
+        self._structs[self.struct] = schema
 
     def none(self, spark: SparkSession) -> DataFrame:
         """Return no rows, of all columns."""
@@ -49,7 +60,7 @@ class KeptRows:
         """Return the quarantine's rows of a stage's, which have their verdicts."""
 
         _, led_here, all_broken = self._broken()
-        row, columns = self._row(rows)
+        row, *columns = self._row(rows)
         return rows.select(
             *self._new(
                 batch,
@@ -123,7 +134,7 @@ class KeptRows:
             f.coalesce("said", before["error"]).alias("error"),
             before["input"].alias("input"),
             before["row"].alias("row"),
-            f.lit(None).cast(self._schema).alias("columns"),
+            *self._in_struct(f.lit(None).cast(self._schema)),
             *self._origin(batch, before["row"]),
             (before["tries"] + 1).alias("tries"),
         )
@@ -135,7 +146,7 @@ class KeptRows:
         conditions: Column,
         *,
         row: Column,
-        columns: Column | None = None,
+        columns: Sequence[Column] = (),
         error: Column | None = None,
         channel: Column | None = None,
         text: Column | None = None,
@@ -152,7 +163,7 @@ class KeptRows:
             (nothing if error is None else error).cast("string").alias("error"),
             (nothing if channel is None else channel).cast("string").alias("input"),
             row.alias("row"),
-            (nothing.cast(self._schema) if columns is None else columns).alias("columns"),
+            *(columns or self._in_struct(nothing.cast(self._schema))),
             *self._origin(batch, row if text is None else text),
             f.lit(1).cast("bigint").alias("tries"),
         ]
@@ -192,7 +203,16 @@ class KeptRows:
             wrong.append(f.col(UNPARSED).isNotNull())
             text = f.coalesce(f.col(UNPARSED), text)
         held = f.when(~reduce(or_, wrong), whole) if wrong else whole
-        return [text.alias("row"), held.alias("columns")]
+        return [text.alias("row"), *self._in_struct(held)]
+
+    def _in_struct(self, held: Column) -> list[Column]:
+        """Return all structs that the quarantine has, with ``held`` in the one of today's columns."""
+        from pyspark.sql import functions as f
+
+        return [
+            (held if name == self.struct else f.lit(None).cast(kind)).alias(name)
+            for name, kind in self._structs.items()
+        ]
 
     def _whole(self) -> Column:
         from pyspark.sql import functions as f
@@ -218,3 +238,27 @@ class KeptRows:
             f.lit(int(batch)).cast("bigint").alias("batch"),
             f.current_timestamp().alias("at"),
         ]
+
+
+def _structs_of(table: Sink, spark: SparkSession) -> dict[str, StructType]:
+    """Return the structs of a stage's columns that its quarantine has: one for each form they have had."""
+    try:
+        schema = table.rows().to_spark(spark).schema
+    except NotFound:  # nothing was published
+        return {}
+    return {one.name: one.dataType for one in schema if is_struct(one.name)}
+
+
+def _struct_for(schema: StructType, structs: Mapping[str, StructType]) -> str:
+    """Return the name of the struct that has these columns, or gets them: ``columns``, ``columns_2``, and so on.
+
+    No table changes the type of a column, and a stage with a quarantine may.
+    """
+    mine = _spelt(schema)
+    found = (name for name, there in structs.items() if _spelt(there) == mine)
+    names = chain([COLUMNS], (f"{COLUMNS}_{number}" for number in count(2)))
+    return next(found, None) or next(name for name in names if name not in structs)
+
+
+def _spelt(schema: StructType) -> str:
+    return re.sub(r" collate \w+", "", schema.simpleString())  # no table keeps the order of texts

@@ -15,8 +15,9 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, selected
-from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, is_struct, selected
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.ext.quarantine.poisoned_rows import InputFile, PoisonedRow
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT, action_on, broken_by, by_verdict
@@ -98,6 +99,8 @@ class Requeuing:
     """Returns rows with their verdicts."""
     schema: StructType
     """Columns that the stage returns today."""
+    struct: str
+    """Name of the struct that the quarantine has them in; empty: there is no quarantine."""
     context: ParticipantContext
 
     def take(
@@ -111,11 +114,6 @@ class Requeuing:
         try:
             found = self._found(spark, pending, orders)
         except NotFound:  # nothing was published
-            return RequeuedRows(orders=done)
-        except InvalidRequest as error:
-            self.context.warn(
-                f"nothing of the quarantine of stage {self.context.stage.uid} is requeued: {error}"
-            )
             return RequeuedRows(orders=done)
         judged = self.judged(found)
         written = write_staged(judged, folder / _FOLDER, root, partition_by=(VERDICT,), codec=CODEC)
@@ -138,7 +136,7 @@ class Requeuing:
         if pending is None or not orders:
             return RequeuedInput()
         try:
-            kept = _chosen(spark, pending, orders).where("`columns` IS NULL")
+            kept = _chosen(spark, pending, orders)  # what came from a channel has no columns of the stage
         except NotFound:  # nothing was published
             return RequeuedInput()
         found: list[InputFile] = []
@@ -154,15 +152,22 @@ class Requeuing:
     def _found(self, spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
         from pyspark.sql import functions as f
 
-        kept = _chosen(spark, pending, orders).where("`columns` IS NOT NULL")
-        there = kept.schema["columns"].dataType.simpleString()
-        if there != self.schema.simpleString():
-            raise InvalidRequest(
-                f"its rows have the columns {there}, and the stage returns {self.schema.simpleString()} now: insert "
-                "them into the stage's input in the new form"
+        kept = _chosen(spark, pending, orders)
+        structs = [name for name in kept.columns if is_struct(name)]
+        self._tell_others(kept, [name for name in structs if name != self.struct])
+        mine = f.col(self.struct) if self.struct in structs else f.lit(None).cast(self.schema)
+        columns = [mine[name].alias(name) for name in self.schema.names]
+        return kept.where(mine.isNotNull()).select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
+
+    def _tell_others(self, kept: DataFrame, structs: Sequence[str]) -> None:
+        """Tell of rows that were kept when the stage returned other columns."""
+        number = kept.where(" OR ".join(f"{name} IS NOT NULL" for name in structs)).count() if structs else 0
+        if number:
+            self.context.warn(
+                f"{counted(number, 'row')} of the quarantine of stage {self.context.stage.uid} stay there: they have "
+                f"other columns than {self.schema.simpleString()}, which the stage returns now: insert them into its "
+                "input in the new form"
             )
-        columns = [f.col(f"`columns`.{quoted(name)}").alias(name) for name in self.schema.names]
-        return kept.select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
 
     def _read(self, spark: SparkSession, schema: StructType, folder: Path, verdicts: list[int]) -> DataFrame:
         base = folder / _FOLDER

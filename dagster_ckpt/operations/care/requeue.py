@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.requeue import COLUMNS, RequeueRecord, conditions_in, selected
+from dagster_ckpt.core.checkpoint.requeue import CHOSEN_BY, RequeueRecord, conditions_in, is_struct, selected
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
@@ -91,10 +91,11 @@ def _counted(
         return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
     participant = pipeline.stages[uid].participant
     rereads = participant is not None and participant.rereads
-    told = rows.select([*COLUMNS, "state", "input"]).to_pylist()
+    told = rows.select([*CHOSEN_BY, "state", "input"]).to_pylist()
+    structs = [rows.column(name).is_valid().to_pylist() for name in rows.column_names if is_struct(name)]
     chosen = [
-        (row["condition"], is_whole or (rereads and row["input"] is not None))
-        for row, is_whole in zip(told, rows.column("columns").is_valid().to_pylist(), strict=True)
+        (row["condition"], any(held) or (rereads and row["input"] is not None))
+        for row, *held in zip(told, *structs, strict=True)
         if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
     ]
     ready = [condition for condition, is_whole in chosen if is_whole]

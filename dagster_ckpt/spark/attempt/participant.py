@@ -17,7 +17,6 @@ from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import DataFile, replace_whole
-from dagster_ckpt.spark.sink.accepts import RowRule
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
@@ -102,6 +101,6 @@ class ParticipantContext:
     """Return the input of a planned batch, to be read again; None: one without rows."""
     rules_ahead: Callable[[DataFrame], Sequence[RuleAhead]]
     """Return the rules of the tables behind the stage, for rows that go on to them."""
-    own_rules: Callable[[StructType], Sequence[RowRule]]
-    """Return the rules of the participant's own table for such columns."""
+    own_table: Callable[[], Sink | None]
+    """Return the participant's own table; None: nothing is asked of tables."""
     warn: Callable[[str], None]

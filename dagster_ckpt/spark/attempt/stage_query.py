@@ -348,7 +348,7 @@ class StageQuery:
             function=lambda spark, inputs: call_function(stage, spark, inputs, self.arguments),
             input_of=self._input_of,
             rules_ahead=lambda rows: rules_ahead(self.pipeline, self.uid, rows, sink_of) if sink_of else (),
-            own_rules=lambda schema: sink_of(self.uid).accepts.rules(schema.json()) if sink_of else (),
+            own_table=lambda: sink_of(self.uid) if sink_of else None,
             warn=self.warn,
         )
 

@@ -41,6 +41,7 @@ from tests.tables import rows_in
 
 __all__ = ["lab"]
 
+SCHEMA = "n INT, name STRING, amount INT"
 EXPECT = {"amount > 0": "quarantine", "name IS NOT NULL": "drop", "name <> 'odd'": "warn"}
 
 
@@ -54,13 +55,13 @@ def put(folder: Path, *rows: tuple[int, str | None, int | None]) -> None:
 
 
 def sales(
-    folder: Path, expect: Any = EXPECT, key: Sequence[str] = (), **settings: Any
+    folder: Path, expect: Any = EXPECT, key: Sequence[str] = (), schema: str = SCHEMA, **settings: Any
 ) -> CheckpointedPipeline:
     """Files → clean, which has conditions → paid, which appends unless it has a key."""
 
     @spark_source
     def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema("n INT, name STRING, amount INT").json(str(folder))
+        return spark.readStream.schema(schema).json(str(folder))
 
     @spark_stage(**({"expect": expect} if expect else {}), **settings)
     def clean(orders):  # type: ignore[no-untyped-def]
@@ -274,14 +275,26 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
     assert numbers(lab.tables / "paid") == [1], "what went on is taken back, and ordered no more"
 
+    order_requeue(mended, lab.coordinator)
+    other = sales(feed, LOOSE, schema=f"{SCHEMA}, more STRING", quarantine="clean")
+    put(feed, (7, "gus", -7))
+    changed = lab.run(other)
+    assert changed.success, failure_text(changed)
+    rows = {json.loads(row["row"])["n"]: row for row in rows_in(lab.tables / "quarantine" / "clean")}
+    assert (rows[7]["columns"], rows[7]["columns_2"]["n"], rows[3]["columns_2"]) == (None, 7, None)
+    assert {row["state"] for row in rows.values()} == {"quarantined"}, (
+        "other columns than the stage returns now"
+    )
+    order_requeue(other, lab.coordinator, "tries = 1")
     put(feed, (8, "hal", -8))
     with monkeypatch.context() as unpublished:
         unpublished.setattr(DeltaSink, "publish", never)
-        assert "does not show its rows yet" in failure_text(lab.run(mended))
-    without = failure_text(lab.run(sales(feed, None)))
+        assert "does not show its rows yet" in failure_text(lab.run(other))
+    without = failure_text(lab.run(sales(feed, None, schema=f"{SCHEMA}, more STRING")))
     assert "stage 'clean' has no table any more (a sink, or a quarantine), and rows wait" in without
-    assert lab.run(mended).success
-    assert kept(lab, "quarantined") == {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 8: 1}
+    assert lab.run(other).success
+    rows = {json.loads(row["row"])["n"]: row for row in rows_in(lab.tables / "quarantine" / "clean")}
+    assert {n: rows[n]["tries"] for n in (7, 8)} == {7: 2, 8: 1}
 
 
 @pytest.mark.parametrize(
