@@ -35,6 +35,7 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     broken_by,
     by_verdict,
     corrupt_column,
+    read_apart,
     refuse_impossible,
     verdict_sql,
 )
@@ -42,7 +43,7 @@ from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_staged
 from dagster_ckpt.spark.exchange.mounts import exchange_of
-from dagster_ckpt.spark.files import DataFile, remove_files, spark_path, spark_uri
+from dagster_ckpt.spark.files import DataFile, remove_files
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import committable_paths
 from dagster_ckpt.spark.sink.judge import broken
@@ -216,8 +217,7 @@ class JudgedRows:
 
         unparsed = [StructField(UNPARSED, StringType())] if self._corrupt else []
         schema = StructType([*self.schema.fields, *unparsed, StructField(VERDICT, LongType())])
-        places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
-        return frame.sparkSession.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
+        return read_apart(frame.sparkSession, schema, folder, verdicts)
 
     def _count(self, kinds: Kinds, warned: tuple[int, Mapping[Condition, int]], batch: _Batch) -> None:
         """Note the totals, with the orders to requeue that were taken, as long as the record has them."""

@@ -17,7 +17,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
-from dagster_ckpt.spark.files import spark_uri
+from dagster_ckpt.spark.files import spark_path
 from dagster_ckpt.spark.java.plans import analyzed_plan, marked_columns, nodes_of, rows_of, scala_items
 from dagster_ckpt.spark.java.sessions import rows_dropped
 from dagster_ckpt.spark.plan.operators import with_state
@@ -103,7 +103,7 @@ class LateRows:
 
     def rows(self, spark: SparkSession, folder: Path) -> DataFrame:
         """Return the late rows that ``write`` wrote: the column ``row``."""
-        return spark.read.schema("row STRING").parquet(spark_uri(folder / LATE))
+        return spark.read.schema("row STRING").parquet(spark_path(folder / LATE))
 
     @property
     def _query(self) -> Path:

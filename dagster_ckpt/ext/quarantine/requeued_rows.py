@@ -20,10 +20,17 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.ext.quarantine.poisoned_rows import InputFile, PoisonedRow
-from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, VERDICT, action_on, broken_by, by_verdict
+from dagster_ckpt.ext.quarantine.verdicts import (
+    AS_JSON,
+    VERDICT,
+    action_on,
+    broken_by,
+    by_verdict,
+    read_apart,
+)
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
-from dagster_ckpt.spark.files import DataFile, spark_path, spark_uri
+from dagster_ckpt.spark.files import DataFile, spark_path
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts
 
@@ -120,7 +127,7 @@ class Requeuing:
         verdicts = Counter({v: sum(one.rows for one in files) for v, files in by_verdict(written).items()})
         if not verdicts:
             return RequeuedRows(orders=done)
-        rows = self._read(spark, judged.schema, folder, [*verdicts])
+        rows = read_apart(spark, judged.schema, folder / _FOLDER, verdicts)
         return RequeuedRows(
             orders=done, judged=rows, verdicts=verdicts, passed=self._passed(rows, verdicts, folder, root)
         )
@@ -168,11 +175,6 @@ class Requeuing:
                 f"other columns than {self.schema.simpleString()}, which the stage returns now: insert them into its "
                 "input in the new form"
             )
-
-    def _read(self, spark: SparkSession, schema: StructType, folder: Path, verdicts: list[int]) -> DataFrame:
-        base = folder / _FOLDER
-        places = [spark_uri(base / f"{VERDICT}={verdict}") for verdict in verdicts]
-        return spark.read.schema(schema).option("basePath", spark_uri(base)).parquet(*places)
 
     def _passed(
         self, rows: DataFrame, verdicts: Counter[int], folder: Path, root: Path

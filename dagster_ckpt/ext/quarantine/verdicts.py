@@ -5,17 +5,18 @@ Each condition is evaluated once a row. What it says of a row that makes it NULL
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.spark.cluster.counted import numbers_of
-from dagster_ckpt.spark.files import DataFile
+from dagster_ckpt.spark.files import DataFile, spark_path, spark_uri
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
 
 VERDICT = "_dagster_ckpt_verdict"
 """Column of verdicts while a batch is written: the folders that its rows lie in are called by it."""
@@ -99,6 +100,12 @@ def by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
         verdict = int(Path(file.name).parent.name.rpartition("=")[2])
         found.setdefault(verdict, []).append(file)
     return found
+
+
+def read_apart(spark: SparkSession, schema: StructType, folder: Path, verdicts: Collection[int]) -> DataFrame:
+    """Return the rows of these verdicts, of a folder in which rows were written apart by verdict."""
+    places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
+    return spark.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
 
 
 def action_on(broken: Sequence[Condition]) -> Action | None:

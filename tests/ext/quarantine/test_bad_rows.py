@@ -239,6 +239,7 @@ def kept(lab: Lab, state: str) -> dict[int, int]:
 def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_a_restore(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lab.folder = tmp_path / "lab {1}"  # to Spark's readers a pattern
     feed = tmp_path / "feed"
     put(feed, (1, "ann", 5), (2, "bob", 0), (3, "cat", -9), (4, None, -1), (5, "eve", None))
     first = lab.run(sales(feed))
@@ -361,6 +362,7 @@ def late_orders(feed: Path) -> CheckpointedPipeline:
 def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
     lab: Lab, tmp_path: Path
 ) -> None:
+    lab.folder = tmp_path / "lab {1}"  # to Spark's readers a pattern
     feed, pipeline = tmp_path / "feed", late_orders(tmp_path / "feed")
     for rows in ([(10, "a", 1)], [(1000, "a", 1)], [(5, "a", 1), (7, "a", 1), (7, "b", 1), (2000, "a", 1)]):
         put(feed, *rows)
