@@ -66,12 +66,12 @@ All take the options that every command has; of the other shared ones, those tha
 """
 SHARED_BY = 2
 """Commands that have an option of one text; from so many on it is described once."""
+Option = tuple[str, str]
+"""How an option is written, and its text."""
+HELP: Option = ("-h, --help", "Show this message and exit.")
 WIDTH: dict[str, Any] = {"terminal_width": 100, "max_content_width": 100}
 
 _FLAG = re.compile(r"--?[a-z][a-z-]*")
-
-Option = tuple[str, str]
-"""How an option is written, and its text."""
 
 
 def commands() -> dict[str, click.Command]:
@@ -90,9 +90,8 @@ def context(command: click.Command, name: str) -> click.Context:
 def options(command: click.Command, name: str) -> list[Option]:
     """Return a command's options as its help has them."""
     there = context(command, name)
-    records = (
-        each.get_help_record(there) for each in command.get_params(there) if isinstance(each, click.Option)
-    )
+    # Not get_params: a command keeps its option --help as it was spelled when somebody first asked for it.
+    records = (each.get_help_record(there) for each in command.params if isinstance(each, click.Option))
     return [(option, " ".join(text.split())) for option, text in filter(None, records)]
 
 
@@ -136,7 +135,7 @@ def page() -> str:
     return "".join(
         [
             HEAD,
-            f"Every command also has:\n\n{listed(not_told)}\nOf some:\n\n{listed(of_some)}",
+            f"Every command also has:\n\n{listed([*not_told, HELP])}\nOf some:\n\n{listed(of_some)}",
             COMMANDS,
             *(described(command, name, everywhere) for name, command in sorted(commands().items())),
         ]

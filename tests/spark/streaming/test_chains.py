@@ -25,7 +25,7 @@ from tests.spark.streaming.pipelines import (
     short_diamond,
     straight,
 )
-from tests.spark.streaming.test_crash_at_every_barrier import crash_at
+from tests.spark.streaming.test_crash_at_every_barrier import die_at
 
 
 class Woven:
@@ -100,13 +100,6 @@ def stages_of(running: Running) -> dict[str, tuple[int, ...]]:
     return {str(uid): tuple(stage.worker.inputs) for uid, stage in current.stages.items()}  # type: ignore[misc]
 
 
-def die_at(lab: StreamLab, running: Running, uid: str) -> None:
-    is_dead = crash_at(running, uid)
-    running.trigger()
-    until(is_dead, running)
-    running.join()
-
-
 def test_two_sources_and_what_reads_them_run_as_one_query_and_lose_nothing_wherever_they_die(
     lab: StreamLab, tmp_path: Path
 ) -> None:
@@ -120,7 +113,7 @@ def test_two_sources_and_what_reads_them_run_as_one_query_and_lose_nothing_where
     assert [set(chain.stages) for chain in done.metadata.chains] == [set(WHOLE)]
     assert [stage.uid for stage in done.metadata.stages] == ["totals"]
     woven.put(10)
-    die_at(lab, running, "totals")
+    die_at(running, "totals")
     assert sorted(lab.record(pipeline).chains[0].stages) == sorted(WHOLE)
 
     # The option is off now: a restore keeps what the snapshot has.
@@ -179,7 +172,7 @@ def test_a_chain_that_reads_channels_restores_exactly_wherever_it_dies(
         running.checkpoint()
         for _ in range(3):
             numbers.put(5)
-        die_at(lab, running, uid)
+        die_at(running, uid)
     running = lab.start(pipeline)
     until_totals(running, lab, numbers.count)
     running.stop()

@@ -11,6 +11,7 @@ import pytest
 
 from dagster_ckpt.core.coordinator.events import StageAcknowledged
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests.spark.streaming.lab import Running, StreamLab, until
@@ -55,6 +56,14 @@ def crash_at(running: Running, uid: str) -> Callable[[], bool]:
     return dead.is_set
 
 
+def die_at(running: Running, uid: str) -> None:
+    """Take a checkpoint at which the run dies; nobody is there any more who could say what became of it."""
+    is_dead = crash_at(running, uid)
+    running.coordinator.trigger(CheckpointRequest())
+    until(is_dead, moves=running.moves)
+    running.join()
+
+
 def feed(numbers: Numbers, files: int) -> None:
     for _ in range(files):
         numbers.put(5)
@@ -69,10 +78,7 @@ def die_at_every_stage(
         feed(numbers, 1)
         running.checkpoint()
         feed(numbers, 3)
-        is_dead = crash_at(running, uid)
-        running.trigger()
-        until(is_dead, running)
-        running.join()
+        die_at(running, uid)
     feed(numbers, 1)
     return lab.start(pipeline)
 
