@@ -1,8 +1,9 @@
 """Sweeps over points at which something ends: ``make test`` tries a fixed third of each, ``make nightly`` all of it.
 
 A third is the first point and every third one after it; a sweep in several histories begins with another point in
-each, so that ``make test`` has all histories, and every point in one of them. Tests that are marked ``nightly`` are of
-the same kind (what they show has a test beside them that ``make test`` runs), or end machines of a cluster.
+each, so that ``make test`` has all histories, and every point in one of them. Cases of one test on Spark (operators,
+state formats, modes) are a sweep too. A test of Spark is marked ``nightly`` when ``make test`` runs another one of its
+room that goes the same way (a restore, a kill, a refusal), or when it ends machines of a cluster.
 """
 
 from __future__ import annotations

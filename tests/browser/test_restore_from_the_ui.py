@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, Response, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
@@ -73,6 +74,7 @@ def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_re
     expect(stale_mark(shop, page).first).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_picked(
     shop: Shop, page: Page
 ) -> None:
@@ -99,6 +101,7 @@ def gated_launchpad(shop: Shop) -> str:
     )
 
 
+@pytest.mark.nightly
 def test_a_gated_restore_shows_what_it_would_do_and_restores_when_that_is_approved(
     shop: Shop, page: Page
 ) -> None:

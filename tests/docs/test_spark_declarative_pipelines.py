@@ -40,6 +40,7 @@ def test_every_field_of_a_spec_file_has_a_row() -> None:
     } == set(spec._FIELDS)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_steps_can_be_followed(tmp_path: Path) -> None:
     env = {

@@ -10,6 +10,7 @@ from examples.clickstream.__main__ import main
 from tests.adapters.servers import KafkaBroker
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_clickstream(
     kafka_for_spark: KafkaBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -318,6 +318,7 @@ def every_reader_of_an_iceberg_table_finds_what_is_there(table: Any) -> None:
     assert not mismatches(lambda c: ids(table.scan(row_filter=in_iceberg(c)).to_arrow()), right, names)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [(), ("real", "id", "note")], ids=["appended", "by key"])
 def test_a_condition_hides_no_row(tmp_path: Path, key: tuple[str, ...]) -> None:

@@ -22,6 +22,7 @@ from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
+from tests.sweeps import third
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{k.name}-{s.name}" for k, s, *_ in CASES])
+@pytest.mark.parametrize("case", third(CASES), ids=lambda case: f"{case[0].name}-{case[1].name}")
 def test_saved_state_is_read_whatever_the_session_is_set_to(
     spark: SparkSession, tmp_path: Path, case: tuple[w.Kind, w.StateFormat, w.StateFormat, list[str]]
 ) -> None:
@@ -124,7 +125,7 @@ def test_keys_of_new_rows_are_added(spark: SparkSession, tmp_path: Path) -> None
     assert (table.changed, table.removed) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", [w.JOIN, w.TRANSFORM_WITH_STATE], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", third([w.JOIN, w.TRANSFORM_WITH_STATE]), ids=lambda kind: kind.name)
 def test_several_values_of_a_key_are_compared_as_one(
     spark: SparkSession, tmp_path: Path, kind: w.Kind
 ) -> None:

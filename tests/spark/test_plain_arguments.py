@@ -95,6 +95,7 @@ def test_it_is_the_first_once_and_never_before_a_converter_of_the_users(
     assert others[0] is of_the_user
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_epochs_with_a_keyed_table_import_no_test_tools_of_pyspark(tmp_path: Any) -> None:
     program = f"""

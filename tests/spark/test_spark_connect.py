@@ -41,6 +41,7 @@ session.stop()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_session_of_connect_is_refused_by_runs_and_by_looks_at_state(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}

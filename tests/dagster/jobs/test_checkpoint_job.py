@@ -25,6 +25,7 @@ def sizes(metadata: CheckpointMetadata) -> tuple[int, int]:
     return sum(m.bytes_full for m in metrics), sum(m.bytes_new for m in metrics)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"incremental": False, "num_retained": 10}], indirect=True)
 def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked(
     lab: Lab, feed: Feed

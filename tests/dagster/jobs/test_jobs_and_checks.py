@@ -155,6 +155,7 @@ def test_checks_pass_before_the_first_run(lab: Lab, feed: Feed) -> None:
         assert check(lab, pipeline, f"checkpoint_{name}").passed
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_stage(
     lab: Lab, feed: Feed, spark: SparkSession
 ) -> None:

@@ -85,6 +85,7 @@ class Truncated(dg.PipesTempFileMessageReader):
             yield params
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_messages_that_are_lost_cost_no_row_and_the_checkpoint_is_told_from_storage(
     warm_site: Site, feed: Feed
@@ -100,6 +101,7 @@ def test_messages_that_are_lost_cost_no_row_and_the_checkpoint_is_told_from_stor
     assert any("last messages did not arrive" in line for line in ran.lines)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_once(
     site: Site, feed: Feed, engine: str
@@ -125,6 +127,7 @@ def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_o
     assert read_totals(site.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_program_with_another_store_never_makes_a_green_run(warm_site: Site, tmp_path: Path) -> None:
     site = warm_site
@@ -150,6 +153,7 @@ def test_a_program_that_never_calls_us_never_makes_a_green_run(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_tables_that_are_materialized_are_results_of_the_launched_epoch(warm_site: Site, feed: Feed) -> None:
     site = warm_site

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 SUCCESS, FAILURE = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
 
 
+@pytest.mark.nightly
 def test_a_launched_stream_tells_while_it_runs_and_is_stopped_with_a_savepoint_an_epoch_goes_on_from(
     warm_site: Site, feed: Feed
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_run_that_is_terminated_stops_its_stream_between_two_batches(
     assert read_lines(site.tables) == feed.expected_lines()
 
 
+@pytest.mark.nightly
 def test_a_stream_that_somebody_else_stops_is_not_green(site: Site, feed: Feed) -> None:
     def has_rows() -> bool:
         return site.newest() > 0

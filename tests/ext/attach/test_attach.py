@@ -331,6 +331,7 @@ def ran(defs: dg.Definitions, instance: dg.DagsterInstance, job: str, **ops: obj
     return Ran(instance, run.run_id)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_program_in_dagster_is_run_and_put_back_and_told_of(tmp_path: Path) -> None:
     for number in range(2):

@@ -184,6 +184,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     monkeypatch.setattr(owner, name, wrong)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_good_quarantined_and_dropped_are_the_input_across_crashes_and_in_a_fork(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -235,6 +236,7 @@ def kept(lab: Lab, state: str) -> dict[int, int]:
     return {row["columns"]["n"]: row["tries"] for row in rows if row["state"] == state}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 8}], indirect=True)
 def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_a_restore(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -495,6 +497,7 @@ def killed_before_its_entry(lab: Lab, feed: Path) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_rows_that_cannot_be_processed_or_held_go_to_the_quarantine_and_the_others_on(
     lab: Lab, tmp_path: Path

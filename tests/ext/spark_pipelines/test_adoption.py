@@ -158,6 +158,7 @@ def test_an_adopted_project_goes_on_after_what_spark_has_read(shop: Shop) -> Non
     shop.check()
 
 
+@pytest.mark.nightly
 def test_rows_that_sources_have_forgotten_stay(shop: Shop) -> None:
     fed_and_run(shop)
     shutil.rmtree(shop.project.root / "feed" / "orders")
@@ -316,6 +317,7 @@ def transformed(shop: Shop, before: str, after: str) -> None:
     main_file.write_text(text.replace(before, after))
 
 
+@pytest.mark.nightly
 def test_a_project_that_was_changed_since_is_refused_by_the_flow(shop: Shop) -> None:
     fed_and_run(shop)
     (shop.project.root / "feed" / "other").mkdir()
@@ -363,6 +365,7 @@ def checkpoint(shop: Shop, flow: str) -> Path:
     return storage(shop.project) / "_checkpoints" / "spark_catalog" / "default" / flow / flow / "0"
 
 
+@pytest.mark.nightly
 def test_what_is_not_at_rest_or_damaged_is_refused(shop: Shop) -> None:
     fed_and_run(shop)
     before = shop.project.root / "before"

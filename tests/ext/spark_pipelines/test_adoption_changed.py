@@ -68,6 +68,7 @@ def shop(written: Make) -> Project:
 # --- renamed datasets -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_dataset_that_is_renamed_after_its_adoption_keeps_state_and_table(shop: Project) -> None:
     adopted(shop)
     renamed(shop)
@@ -268,6 +269,7 @@ def outs():
 """
 
 
+@pytest.mark.nightly
 def test_rows_of_a_sink_of_files_go_on_in_a_folder_of_its_own(written: Make) -> None:
     project = written(SHOP + SINK)
     project.feed("orders", row("a", 1), row("b", 7))
@@ -292,6 +294,7 @@ def test_rows_of_a_sink_of_files_go_on_in_a_folder_of_its_own(written: Make) -> 
     assert rows_of(project.root / "out", ".snappy") == as_rows(row("b", 7))
 
 
+@pytest.mark.nightly
 def test_a_sink_of_files_that_is_not_as_its_flow_left_it_is_refused(written: Make) -> None:
     project = written(SHOP + SINK)
     project.feed("orders", row("b", 7))

@@ -118,6 +118,7 @@ def warehouse_of(shop: Shop, table: str) -> Path:
     return warehouse(shop.project) / table
 
 
+@pytest.mark.nightly
 def test_delta_tables_go_on_with_exactly_their_rows_whoever_of_their_flows_wrote_them(shop: Shop) -> None:
     shop.forget()
     done = adopted(shop.project)
@@ -360,6 +361,7 @@ def test_a_table_folder_among_sparks_own_files_is_refused(shop: Shop) -> None:
         adopted(shop.project, table_dir=str(warehouse(shop.project)))
 
 
+@pytest.mark.nightly
 def test_an_adoption_of_delta_tables_that_is_killed_has_changed_nothing(shop: Shop) -> None:
     """The second comes past the point at which the first was killed, on what that one has left."""
     child = [

@@ -14,6 +14,7 @@ import pytest
 from dagster_ckpt import CheckpointCoordinatorResource, pipeline_from_spark_project, run_epoch
 from tests.ext.spark_pipelines.conftest import Project, rows_of
 from tests.ext.spark_pipelines.test_projects import as_rows
+from tests.sweeps import third
 
 Make = Callable[..., Project]
 
@@ -31,7 +32,7 @@ SESSIONS = {
 }
 
 
-@pytest.mark.parametrize("how", SESSIONS)
+@pytest.mark.parametrize("how", third(SESSIONS))
 def test_however_a_function_comes_to_its_session_it_reads_the_project_and_has_its_settings(
     how: str, written: Make
 ) -> None:
@@ -178,6 +179,7 @@ def test_files_that_sql_names_by_their_path_are_read_where_they_are(written: Mak
     assert project.rows("large") == as_rows({"k": "c"})
 
 
+@pytest.mark.nightly
 def test_a_view_of_a_view_whose_columns_are_renamed_is_computed_after_it_in_every_run(written: Make) -> None:
     """Spark 4.3 reads the catalog's table of the run before, which it has emptied by then: no rows, and no error."""
     project = written(
@@ -200,6 +202,7 @@ def daily():
     assert project.rows("daily") == as_rows({"k": "a", "orders": 2}, {"k": "b", "orders": 1})
 
 
+@pytest.mark.nightly
 def test_columns_that_a_source_says_are_never_empty_are_as_others_in_tables(written: Make) -> None:
     project = written(
         """

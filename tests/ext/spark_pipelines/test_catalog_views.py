@@ -104,6 +104,7 @@ def test_a_reader_who_has_read_before_finds_what_is_published_since(named: Make)
     assert reader.sql(joined).first().n == 2
 
 
+@pytest.mark.nightly
 def test_rows_of_a_checkpoint_that_is_not_published_are_not_found(
     named: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_rows_of_a_checkpoint_that_is_not_published_are_not_found(
     assert found(shop) == shop_tables(*first, *second)
 
 
+@pytest.mark.nightly
 def test_in_the_middle_of_a_publish_no_row_is_found_twice_and_none_that_is_not_of_it(
     named: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_in_the_middle_of_a_publish_no_row_is_found_twice_and_none_that_is_not_o
     assert Counter(by_name(shop, "orders")) == everything
 
 
+@pytest.mark.nightly
 def test_spark_refuses_to_stream_or_to_write_by_the_name(named: Make) -> None:
     shop = named(SHOP)
     shop.feed("orders", row("a", 1))

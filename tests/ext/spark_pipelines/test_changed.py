@@ -43,6 +43,7 @@ def changed(project: Project, python: str) -> None:
     main.write_text(main.read_text() + python)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("after", "said"),
     [
@@ -114,6 +115,7 @@ def n():
     assert project.rows("n") == as_rows({"n": 1})
 
 
+@pytest.mark.nightly
 def test_a_table_without_a_row_so_far_is_not_taken_for_a_new_one(written: Make) -> None:
     project = written(
         ORDERS.replace('spark.readStream.table("orders")', 'spark.readStream.table("orders").where("v > 5")')
@@ -127,6 +129,7 @@ def test_a_table_without_a_row_so_far_is_not_taken_for_a_new_one(written: Make) 
     assert project.rows("copies") == as_rows(row("b", 7))
 
 
+@pytest.mark.nightly
 def test_a_table_that_becomes_a_materialized_view_does_not_keep_its_old_rows_beside(written: Make) -> None:
     project = written(ORDERS)
     project.feed("orders", row("a", 1))
@@ -139,6 +142,7 @@ def test_a_table_that_becomes_a_materialized_view_does_not_keep_its_old_rows_bes
     assert project.rows("copies") == as_rows(row("a", 1))
 
 
+@pytest.mark.nightly
 def test_a_renamed_dataset_whose_old_name_another_one_takes_is_refused(written: Make) -> None:
     project = written(ORDERS)
     project.feed("orders", row("a", 1))
@@ -242,6 +246,7 @@ def test_a_table_of_changes_with_other_keys_is_refused_and_begins_from_nothing(
     assert len(project.rows("kept")) == 2
 
 
+@pytest.mark.nightly
 def test_a_second_project_of_one_name_does_not_go_on_from_the_first_ones_checkpoint(written: Make) -> None:
     first = written(ORDERS)
     first = Project(first.root.rename(first.root.with_name("first")), first.spark)

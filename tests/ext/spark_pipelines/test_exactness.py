@@ -35,6 +35,7 @@ def row(k: str, v: int) -> dict[str, Any]:
     return {"k": k, "v": v}
 
 
+@pytest.mark.nightly
 def test_every_function_sees_the_variables_of_its_own_registration(written: Make) -> None:
     project = written(
         """
@@ -231,6 +232,7 @@ def noted():
     assert project.rows("noted") == as_rows({"files": 2})
 
 
+@pytest.mark.nightly
 def test_a_stream_computes_materialized_views_after_its_checkpoints(
     project: Callable[[str], Project],
 ) -> None:
@@ -319,6 +321,7 @@ def test_definitions_load_without_a_session_until_something_changes(
     assert "has not been made" in loaded()
 
 
+@pytest.mark.nightly
 def test_a_project_that_depends_on_more_than_its_files_is_refused_when_it_runs(
     written: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_the_reference_itself_makes_the_versions_that_are_written_here() -> None
     assert versions(changes, ("name", "city"), deletes=True) == [rome, oslo, again]
 
 
+@pytest.mark.nightly
 def test_versions_are_those_of_all_changes_in_order_whenever_they_arrive(written: Make) -> None:
     crm = written(CRM)
     said = [

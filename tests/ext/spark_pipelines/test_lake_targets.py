@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable as Delta
 
 from dagster_ckpt import load_table
@@ -81,6 +82,7 @@ def test_an_iceberg_table_of_a_project_is_exact_and_goes_back(written: Make) -> 
     assert rows() == as_rows(*first)
 
 
+@pytest.mark.nightly
 def test_a_sink_of_kafka_in_a_project_gets_each_message_once(written: Make, kafka: KafkaBroker) -> None:
     topic = "of_a_project"
     project = written(

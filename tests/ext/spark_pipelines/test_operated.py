@@ -33,6 +33,7 @@ KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}
 """Of the two notes of each view, the second follows its rows."""
 
 
+@pytest.mark.nightly
 def test_a_killed_epoch_leaves_nothing_that_the_next_does_not_put_right(
     project: Callable[[str], Project],
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_linear_project_has_the_rows_of_its_definitions(project: Callable[[str
     assert shop.all_rows() == linear_tables([*first, *second])
 
 
+@pytest.mark.nightly
 def test_views_that_several_tables_read_and_views_of_views_are_exact_after_epochs_a_restore_and_a_fork(
     project: Callable[[str], Project],
 ) -> None:
@@ -154,6 +155,7 @@ def test_changes_are_applied_in_the_order_of_their_sequence_whenever_they_arrive
     assert crm.all_rows() == changes_tables(everything)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("broken", [{"at": None}, {"id": None}])
 def test_a_change_without_a_key_or_a_sequence_fails_the_epoch(
     project: Callable[[str], Project], broken: dict[str, Any]
@@ -185,6 +187,7 @@ def customers():
         crm.epoch()
 
 
+@pytest.mark.nightly
 def test_a_project_of_materialized_views_alone_is_computed_in_every_run(
     written: Callable[..., Project],
 ) -> None:

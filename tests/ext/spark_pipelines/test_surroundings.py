@@ -246,6 +246,7 @@ SELECT k, '-- no; comment' AS said FROM STREAM orders; -- the end
     assert project.rows("kept") == as_rows({"k": "a", "said": "-- no; comment"})
 
 
+@pytest.mark.nightly
 def test_auto_cdc_in_sql_is_that_of_python(written: Make) -> None:
     project = written(
         """

@@ -138,6 +138,7 @@ def test_a_session_maps_the_archive_beside_options_of_the_users(tmp_path: Path) 
     assert "mapped True" in said
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="a JVM's mapped files are looked at in /proc"

@@ -188,6 +188,7 @@ def test_functions_of_runs_before_go_without_those_of_this_run(runs: Runs) -> No
     assert runs.run("collect")["jvm"] == first["jvm"]
 
 
+@pytest.mark.nightly
 def test_a_run_beside_another_has_a_jvm_of_its_own(runs: Runs) -> None:
     with runs.running() as (process, first):
         beside = runs.run()
@@ -199,6 +200,7 @@ def test_a_run_beside_another_has_a_jvm_of_its_own(runs: Runs) -> None:
     assert runs.run()["jvm"] == first["jvm"]
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_takes_the_jvm_with_it(runs: Runs) -> None:
     with runs.running() as (process, first):
         keeper = runs.keeper()
@@ -247,6 +249,7 @@ def test_what_is_no_address_of_a_keeper_that_lives_is_not_read(tmp_path: Path, k
         assert (files.read() is None) == (len(kept) < 3)
 
 
+@pytest.mark.nightly
 def test_a_port_that_is_somebody_elses_now_is_not_asked(runs: Runs) -> None:
     runs.folder.mkdir(mode=0o700)
     with socket.create_server(("127.0.0.1", 0)) as somebody:  # never answers
@@ -255,6 +258,7 @@ def test_a_port_that_is_somebody_elses_now_is_not_asked(runs: Runs) -> None:
         assert is_alive(runs.run()["jvm"])
 
 
+@pytest.mark.nightly
 def test_a_keeper_answers_nobody_who_does_not_know_the_key(runs: Runs) -> None:
     first = runs.run()
     files = EngineFiles(runs.folder)

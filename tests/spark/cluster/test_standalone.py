@@ -19,6 +19,7 @@ ALONE = {"spark.cores.max": "1"}
 """One executor: each is a JVM to start, and what this one finds a second one would find too."""
 
 
+@pytest.mark.nightly
 def test_an_epoch_on_executors_without_this_package_goes_on_from_the_one_before(
     driver: Driver, feed: Feed, tmp_path: Path
 ) -> None:

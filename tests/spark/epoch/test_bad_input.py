@@ -122,6 +122,7 @@ def _without_totals(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
     return Pipeline(name=pipeline.name, stages=stages, upstream=upstream)
 
 
+@pytest.mark.nightly
 def test_a_removed_stage_that_holds_state_is_named_and_skipped_on_request(ran: Any) -> None:
     lab, feed, pipeline = ran
     smaller = _without_totals(pipeline)
@@ -202,6 +203,7 @@ def test_what_is_wired_to_a_stage_must_be_an_output(given: Any, said: str) -> No
             both(*given(source, source()))
 
 
+@pytest.mark.nightly
 def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_something_happened_since(
     ran: Any,
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_somethi
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
+@pytest.mark.nightly
 def test_a_key_that_spark_compares_without_case_is_refused(lab: Lab, small_feed: Feed) -> None:
     """Tables tell keys apart by their bytes: 'ann' and 'ANN' were two rows of one key."""
 
@@ -289,6 +292,7 @@ def test_a_key_that_is_no_plain_value_is_refused_before_a_row_is_read(
     assert done.success, failure_text(done)
 
 
+@pytest.mark.nightly
 def test_a_file_whose_name_is_a_pattern_is_refused_by_its_name_and_read_once_it_is_renamed(ran: Any) -> None:
     lab, feed, pipeline = ran
     feed.order(("bob", 7))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from dagster_ckpt import (
     CheckpointedPipeline,
@@ -78,6 +79,7 @@ def observed(lab: Lab, pipeline: CheckpointedPipeline) -> dg.AssetObservation:
     return found
 
 
+@pytest.mark.nightly
 def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: Lab, feed: Feed) -> None:
     blue = shop(feed.folder)
     green = other_version(blue.fork("shop_green", table_dir=str(lab.folder / "green")))
@@ -145,6 +147,7 @@ def savepoint_of(lab: Lab, pipelines: list[CheckpointedPipeline]) -> str:
     return str(lab.materializations(pipelines[0])[0].metadata["location"].value)
 
 
+@pytest.mark.nightly
 def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_again(
     lab: Lab, feed: Feed
 ) -> None:

@@ -69,6 +69,7 @@ def original(originals: Originals, spark: object) -> tuple[Lab, Feed]:
     return originals.take()
 
 
+@pytest.mark.nightly
 def test_a_copy_that_is_not_whole_is_not_taken_for_the_checkpoint(
     original: tuple[Lab, Feed], originals: Originals, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_copy_that_is_not_whole_is_not_taken_for_the_checkpoint(
     assert files_of(lab.folder) == before
 
 
+@pytest.mark.nightly
 def test_a_copy_of_the_store_alone_restores_from_the_original_and_deletes_nothing_of_it(
     original: tuple[Lab, Feed], originals: Originals, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_copy_of_the_store_alone_restores_from_the_original_and_deletes_nothin
     run(copy, feed, restore_from="latest")
 
 
+@pytest.mark.nightly
 def test_a_copy_leaves_the_original_alone_and_both_go_on(
     original: tuple[Lab, Feed], originals: Originals, tmp_path: Path
 ) -> None:

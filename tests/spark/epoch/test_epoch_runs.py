@@ -86,6 +86,7 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
     assert 0 < newest.metadata["bytes_new"].value <= newest.metadata["bytes_full"].value
 
 
+@pytest.mark.nightly
 def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     assert lab.run(pipeline).success
@@ -101,6 +102,7 @@ def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(
     check_tables(lab, feed)
 
 
+@pytest.mark.nightly
 def test_the_pipelines_own_checkpoint_given_as_a_relative_path_is_its_own_and_recorded_as_absolute(
     lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_the_pipelines_own_checkpoint_given_as_a_relative_path_is_its_own_and_re
     assert first.location.base_uri == f"file://{lab.folder}/checkpoints"
 
 
+@pytest.mark.nightly
 def test_a_run_that_failed_after_a_restore_from_a_relative_path_is_tried_again_from_any_folder(
     lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,7 @@ def test_going_back_to_an_older_checkpoint_takes_later_rows_away_and_replays_the
     check_tables(lab, feed)
 
 
+@pytest.mark.nightly
 def test_going_back_to_before_files_that_are_gone_is_refused_unless_their_rows_are_to_be_left_out(
     lab: Lab, feed: Feed
 ) -> None:
@@ -259,6 +263,7 @@ def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_
     check_tables(lab, feed)
 
 
+@pytest.mark.nightly
 def test_a_pipeline_that_says_its_former_name_goes_on_from_a_snapshot_of_that(lab: Lab, feed: Feed) -> None:
     old = shop(feed.folder, num_retained=2)
     for _ in range(2):
@@ -346,6 +351,7 @@ def lines_as(pipeline: CheckpointedPipeline, uid: str, **changes: Any) -> Checkp
     return replace(pipeline, stages=stages, upstream=upstream)
 
 
+@pytest.mark.nightly
 def test_starting_without_state_on_tables_that_keep_their_rows_publishes_all_of_them_again(
     lab: Lab, feed: Feed
 ) -> None:

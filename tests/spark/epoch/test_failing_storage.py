@@ -85,6 +85,7 @@ def test_more_failures_than_tolerated_fail_the_run(faulty: Lab, small_feed: Feed
     assert "disk full" in failure_text(result)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"tolerable_failed_checkpoints": 1}], indirect=True)
 @pytest.mark.parametrize(
     ("operation", "where"), [(Operation.CREATE, "*/_metadata"), (Operation.LIST, "*chk-*")]

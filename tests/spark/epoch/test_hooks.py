@@ -103,6 +103,7 @@ def test_a_hook_that_fails_or_hangs_costs_the_run_its_checkpoint_only(
     assert read_rows(lab.tables) == all_rows(numbers)
 
 
+@pytest.mark.nightly
 def test_the_state_of_a_hook_that_is_gone_is_dropped_only_on_request_and_previews_say_so(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_hook_gets_the_resources_it_names(lab: Lab, tmp_path: Path, numbers: N
     assert heard == [("ringing", 1)]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_run_killed_within_a_hook_is_made_good_and_its_completion_is_told_again(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary

@@ -78,6 +78,7 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "lab",
     [{**IN_STORE, "tolerable_failed_checkpoints": 1}],
@@ -109,6 +110,7 @@ def test_state_the_store_is_not_to_hold_is_declined_with_the_way_out_which_works
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind(
     lab: Lab, feed: Feed
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [IN_STORE], indirect=True)
 def test_a_savepoint_goes_to_a_folder_and_never_into_the_store(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
@@ -140,6 +143,7 @@ def test_a_savepoint_goes_to_a_folder_and_never_into_the_store(lab: Lab, feed: F
 
 
 # What an aborted checkpoint uploaded for sharing goes when a newer one is the oldest that is retained.
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{**IN_STORE, "num_retained": 1}], indirect=True)
 def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
     lab: Lab, feed: Feed, tmp_path: Path

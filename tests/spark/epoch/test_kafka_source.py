@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.spark.source.positions import source_positions
 from tests.adapters.servers import KafkaBroker
@@ -42,6 +44,7 @@ def test_each_committed_record_is_read_once_while_partitions_are_added_and_the_p
     assert rows_in(lab.tables) == topic.rows
 
 
+@pytest.mark.nightly
 def test_records_that_expired_under_a_snapshot_are_named_before_anything_starts(
     lab: Lab, kafka_for_spark: KafkaBroker
 ) -> None:
@@ -95,6 +98,7 @@ def test_a_topic_that_was_made_again_is_refused_however_far_it_has_grown(
     assert again.success, failure_text(again)
 
 
+@pytest.mark.nightly
 def test_topics_of_one_query_in_another_order_are_refused(lab: Lab, kafka_for_spark: KafkaBroker) -> None:
     """Spark names both of them kafka: where records may be lost, each was read from its start again."""
     topics = [Topic(kafka_for_spark.address, name, 1) for name in ("first", "second")]

@@ -23,6 +23,7 @@ def test_a_damaged_working_directory_is_not_adopted_but_built_anew(lab: Lab, sma
     assert read_totals(lab.tables) == small_feed.expected_totals()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"local_backup": True}], indirect=True)
 def test_an_intact_local_copy_stands_in_for_a_file_the_storage_has_lost(lab: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)

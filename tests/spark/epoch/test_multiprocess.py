@@ -55,6 +55,7 @@ def _failures(result: dg.JobExecutionResult) -> str:
     return " | ".join(str(event.step_failure_data.error) for event in failures)
 
 
+@pytest.mark.nightly
 def test_epochs_whose_steps_have_processes_of_their_own_go_on_from_one_another_and_are_re_executed(
     instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def _numbers(tables: Path) -> list[int]:
     return sorted(row["number"] for row in rows_in(tables / "lines"))
 
 
+@pytest.mark.nightly
 def test_a_stream_is_one_step_in_one_process(
     instance: dg.DagsterInstance, feed: Feed, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
 from tests.spark.epoch.conftest import Lab, failure_text
@@ -186,6 +188,7 @@ def grown(calls: list[tuple[Any, ...]]) -> Counter[str]:
     return sums
 
 
+@pytest.mark.nightly
 def test_ordinary_pipelines_run_as_epochs(lab: Lab, tmp_path: Path) -> None:
     calls: list[tuple[Any, ...]] = []
     pipeline = visiting(tmp_path / "visits", calls.append)
@@ -209,6 +212,7 @@ def test_ordinary_pipelines_run_as_a_stream(tmp_path: Path, spark: SparkSession)
         stream.stop()
 
 
+@pytest.mark.nightly
 def test_an_epoch_ends_whose_state_has_timers_of_processing_time(lab: Lab, tmp_path: Path) -> None:
     """Spark always has one more batch for such state, so one that processes what has arrived was never done."""
     for visits, expected in ((CLOSED[:3], {"ann": 2, "bob": 1}), (CLOSED[3:], {"ann": 4, "bob": 1})):

@@ -94,6 +94,7 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
     assert stays.startswith("sink lines does not go back with a restore: function:shop/lines")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_a_copy_under_another_number_takes_a_database_back_to_its_rows(
     lab: Lab, feed: Feed, tmp_path: Path
@@ -115,6 +116,7 @@ def test_a_copy_under_another_number_takes_a_database_back_to_its_rows(
     assert totals_in(database) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_a_function_is_not_called_from_the_beginning_again_where_the_disk_with_its_note_is_lost(
     lab: Lab, feed: Feed, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_function_is_not_called_from_the_beginning_again_where_the_disk_with_i
     assert CALLS[-1][1] == feed.expected_lines(), "all rows came again, as asked for"
 
 
+@pytest.mark.nightly
 def test_a_function_that_a_restore_point_does_not_know_is_not_called_again_where_its_note_is_lost(
     lab: Lab, feed: Feed, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_stream_in_a_plain_program_is_stopped_from_anywhere_and_an_epoch_goes_
     assert read_totals(lab.tables) == feed.expected_totals()
 
 
+@pytest.mark.nightly
 def test_another_try_of_a_failed_run_goes_on_from_its_checkpoint_and_publishes_every_row(
     lab: Lab, feed: Feed, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_stream_that_is_stopped_with_a_savepoint_whose_rows_tables_do_not_show
     assert why in failure_text(result)
 
 
+@pytest.mark.nightly
 def test_a_second_try_while_the_first_one_lives_fences_it(
     lab: Lab, feed: Feed, spark: SparkSession, tmp_path: Path
 ) -> None:

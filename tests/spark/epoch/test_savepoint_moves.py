@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.removal import remove_tree
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
 
+@pytest.mark.nightly
 def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "feed")
     feed.customer("ann", "fr")

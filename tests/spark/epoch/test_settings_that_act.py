@@ -69,6 +69,7 @@ def test_the_run_config_beats_the_pipeline_and_the_pipeline_the_resource(lab: La
     assert files_of(lab, 4) < files_of(lab, 3), "as the run says"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("nothing_inlined")
 def test_the_files_of_a_subsumed_checkpoint_go_together(lab: Lab, feed: Feed) -> None:
     lab.kind = CountingResource
@@ -124,6 +125,7 @@ def test_settings_of_a_run_that_cannot_be_are_refused_before_anything_starts(
     assert lab.partitions(shop(feed.folder)) == []
 
 
+@pytest.mark.nightly
 def test_a_run_takes_flinks_keys_for_what_it_starts_from(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     for _ in range(2):

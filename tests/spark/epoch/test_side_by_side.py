@@ -92,6 +92,7 @@ def waiting_for_each_other(folder: Path) -> CheckpointedPipeline:
     )
 
 
+@pytest.mark.nightly
 def test_in_a_dagster_run_neither_waits_for_the_others_end(lab: Lab, tmp_path: Path) -> None:
     arrive(tmp_path, "first", 1, 2)
     pipeline = waiting_for_each_other(tmp_path)
@@ -133,6 +134,7 @@ def test_one_that_fails_fails_the_run_and_the_next_run_is_exact(
     assert rows_of(lab, mended, "left_table") == rows_of(lab, mended, "right_table") == [1, 2, 3]
 
 
+@pytest.mark.nightly
 def test_a_plain_program_leaves_nothing_running_when_a_stage_fails(
     tmp_path: Path, spark: SparkSession
 ) -> None:

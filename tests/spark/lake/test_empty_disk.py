@@ -73,6 +73,7 @@ class Stream:
             assert isinstance(post(store, NAME, request, clock=SystemClock()), Posted)
 
 
+@pytest.mark.nightly
 def test_epochs_go_on_from_machine_to_machine(
     tmp_path: Path, feed: Feed, places: Places, spark: SparkSession
 ) -> None:
@@ -92,6 +93,7 @@ def test_epochs_go_on_from_machine_to_machine(
     assert [path.name for path in (first / "work" / "orders").glob("attempt-*")] == ["attempt-3"]
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_on_elsewhere_and_its_savepoint_on_a_third_machine(
     tmp_path: Path, feed: Feed, places: Places, spark: SparkSession
 ) -> None:

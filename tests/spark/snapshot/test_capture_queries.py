@@ -16,6 +16,7 @@ from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
+from tests.sweeps import third
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "state"), CASES, ids=[f"{k.name}-{s.name}" for k, s in CASES])
+@pytest.mark.parametrize(("kind", "state"), third(CASES), ids=lambda either: either.name)
 def test_a_query_captured_while_it_runs_on_continues_elsewhere_row_for_row(
     spark: SparkSession, tmp_path: Path, kind: w.Kind, state: w.StateFormat
 ) -> None:

@@ -207,6 +207,7 @@ def test_a_fork_runs_beside_the_original(spark: SparkSession, tmp_path: Path) ->
         original.query.stop()
 
 
+@pytest.mark.nightly
 def test_captures_stay_exact_while_maintenance_deletes_at_every_turn(
     spark: SparkSession, tmp_path: Path
 ) -> None:

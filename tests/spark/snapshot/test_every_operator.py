@@ -15,6 +15,7 @@ from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.operator_workloads import EVERY, ROCKS2, Operators, with_time_to_live, write_events
 from tests.spark.snapshot.snapshot_help import take
+from tests.sweeps import third
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ AT = 1
 """The batch that is captured; late rows come after it."""
 
 
-@pytest.mark.parametrize("operators", EVERY, ids=[one.name for one in EVERY])
+@pytest.mark.parametrize("operators", third(EVERY), ids=lambda operators: operators.name)
 def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
     spark: SparkSession, tmp_path: Path, operators: Operators
 ) -> None:
@@ -48,6 +49,7 @@ def test_operators_restored_and_spread_go_on_as_if_nothing_had_happened(
         assert [rows for rows in continued.batches.values() if rows] == expected, name
 
 
+@pytest.mark.nightly
 def test_state_with_a_time_to_live_is_restored_and_runs_out_as_before(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -427,6 +427,7 @@ def test_a_manifest_says_again_what_was_written() -> None:
     assert decode_manifest(encode_manifest([]), name="m") == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_cost_no_more_each_than_a_thousand() -> None:
     def microseconds_per_row(count: int) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed
@@ -42,6 +44,7 @@ def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before
     running.stop()
 
 
+@pytest.mark.nightly
 def test_a_stream_at_rest_passes_barriers_without_a_batch_and_goes_on_from_such_a_checkpoint(
     lab: StreamLab, tmp_path: Path
 ) -> None:
@@ -66,6 +69,7 @@ def batches_of(done: Completed) -> dict[str, int | None]:
     return {stage.uid: stage.batch_id for stage in done.metadata.stages}
 
 
+@pytest.mark.nightly
 def test_a_stream_that_is_executed_again_keeps_what_its_first_try_completed(
     lab: StreamLab, tmp_path: Path
 ) -> None:

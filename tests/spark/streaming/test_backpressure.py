@@ -78,6 +78,7 @@ def test_another_reason_to_hold_a_source_outlives_the_slow_commit() -> None:
     assert not gate.is_held_for(Hold.SLOW_COMMIT)
 
 
+@pytest.mark.nightly
 def test_a_stream_whose_commit_hangs_reads_no_further_and_then_all_the_rest(
     lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

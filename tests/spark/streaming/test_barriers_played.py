@@ -23,6 +23,7 @@ from dagster_ckpt.spark.streaming.gate import Hold, InducedBarriers
 from dagster_ckpt.spark.streaming.loop import IsAborted
 from tests.properties import examples
 from tests.spark.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play, rows_between
+from tests.sweeps import third
 
 MODES: dict[str, dict[str, Any]] = {
     "aligned": {},
@@ -87,7 +88,7 @@ def test_the_part_of_a_bounded_source_is_finished_behind_its_last_batch(folder: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", third(MODES))
 def test_a_graph_at_rest_takes_checkpoints_almost_without_batches_and_its_logs_stay_short(
     folder: Path, mode: str
 ) -> None:

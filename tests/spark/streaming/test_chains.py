@@ -178,6 +178,7 @@ def test_a_chain_that_reads_channels_restores_exactly_wherever_it_dies(
     running.stop()
 
 
+@pytest.mark.nightly
 def test_a_pipeline_that_began_without_chains_goes_on_without(lab: StreamLab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(5)

@@ -203,6 +203,7 @@ def test_names_of_queries_that_nobody_stopped_do_not_keep_a_run_from_starting(
     query.stop()
 
 
+@pytest.mark.nightly
 def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_same_attempt(
     lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def epoch(folder: Path) -> None:
     assert result.success, [e.message for e in result.get_step_failure_events()]
 
 
+@pytest.mark.nightly
 def test_terminating_a_stream_stops_between_two_batches_and_killing_it_loses_nothing(
     home: Path, spark: SparkSession
 ) -> None:

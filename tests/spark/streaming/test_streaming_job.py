@@ -175,6 +175,7 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert read_totals(jobs.tables) == expected_totals(40)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, numbers: Numbers) -> None:
     numbers.put(10)
     stream = jobs.launch("diamond_streaming")
@@ -199,6 +200,7 @@ def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, 
     assert record.owner == stream.results[0].run_id, "the stream took it and went on"
 
 
+@pytest.mark.nightly
 def test_a_savepoint_of_a_stream_that_was_stopped_holds_the_rows_that_were_on_their_way(
     jobs: JobLab, numbers: Numbers, spark: SparkSession
 ) -> None:
