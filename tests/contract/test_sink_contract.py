@@ -114,7 +114,8 @@ class PageSink(Sink):
         at = state["position"]
         newest = max(checkpoint, at["checkpoint_id"] or 0)
         at |= {"checkpoint_id": newest, "head": checkpoint, "through_batch": batches[-1].batch_id}
-        state["kept"][str(checkpoint)] = [state["rows"], at["through_batch"]]
+        state["line"] = [*state.get("line", ()), checkpoint]
+        state["kept"][str(checkpoint)] = [state["rows"], at["through_batch"], state["line"]]
 
     def _staged(self, batch: PreparedBatch, types: dict[str, str]) -> list[list[Any]]:
         for field in json.loads(batch.row_schema)["fields"]:
@@ -134,16 +135,22 @@ class PageSink(Sink):
         self.refuse_lost(() if cut is None else cut.batches)
         return ""
 
+    def why_not_kept(self, cut: SinkCut) -> str:
+        shown, head = (self._state() or {}).get("line", ()), cut.snapshot.head
+        return "" if head is None or head in shown else f"{self.place} shows {shown}, and not {head}"
+
     def roll_back(self, cut: SinkCut | None, later: LaterRows) -> RolledBack:
         state = self._owned()
+        if cut is not None and later is LaterRows.KEEP and (why := self.why_not_kept(cut)):
+            raise InvalidRequest(why)
         before = state["position"]["head"]
         head = None if cut is None else cut.snapshot.head
-        rows, through = state["kept"][str(head)] if head is not None else ([], None)
+        rows, through, line = state["kept"][str(head)] if head is not None else ([], None, [])
         if later is LaterRows.KEEP and cut is not None:  # what the cut had prepared may be shown
             through = state["kept"].get(str(cut.checkpoint_id), (rows, through))[1]
         state["position"]["through_batch"] = through
         if later is LaterRows.SET_ASIDE:
-            state["rows"] = rows
+            state |= {"rows": rows, "line": line}
             state["position"]["head"] = head
             if cut is not None and cut.batches:
                 self._add(state, cut.batches, cut.checkpoint_id)
@@ -155,7 +162,7 @@ class PageSink(Sink):
         if state["position"]["head"]:
             raise InvalidRequest(f"{self.place} has rows already: fork into another one")
         origin = json.loads(Path(cut.snapshot.uri).read_text())
-        rows, through = origin["kept"].get(str(cut.snapshot.head), ([], None))
+        rows, through, _ = origin["kept"].get(str(cut.snapshot.head), ([], None, []))
         state["rows"] = list(rows)
         state["position"] |= {"head": 0, "through_batch": through}
         if cut.batches:
@@ -164,7 +171,8 @@ class PageSink(Sink):
                 state["rows"] += self._staged(batch, state["types"])
             self._context = work_dir
             state["position"]["through_batch"] = cut.batches[-1].batch_id
-        state["kept"]["0"] = [state["rows"], state["position"]["through_batch"]]
+        state["line"] = [0]
+        state["kept"]["0"] = [state["rows"], state["position"]["through_batch"], [0]]
         Outside.write(self._path, state)
         return f"{len(state['rows'])} rows"
 

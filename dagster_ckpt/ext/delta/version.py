@@ -248,9 +248,10 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
     operation = entry.get("operation") or ""
     parameters = entry.get("operationParameters") or {}
     parent: int | None = number - 1 if number else None
+    named = str(parameters.get("version")) if operation == "RESTORE" else ""
+    brings = int(named) if named.isdecimal() else None
     if operation == "RESTORE" and mark is None:
-        named = str(parameters.get("version"))
-        parent = int(named) if named.isdecimal() else None
+        parent = brings
     is_appended = parameters.get("mode") == "Append" and not (mark and (mark.rewrites or mark.rearranges))
     only_adds = is_appended or operation in ("CREATE TABLE", "ADD COLUMN")
     is_same = operation in _SAME_ROWS or (mark is not None and mark.rearranges)
@@ -263,5 +264,6 @@ def _commit(entry: dict[str, Any], names: SinkNames) -> Commit:
         changes_rows=not is_same,
         keeps_rows=only_adds or is_same or operation in ("RESTORE", *_RULES),
         mark=mark,
+        brings=brings,
         only_adds=only_adds,
     )

@@ -172,7 +172,7 @@ class IcebergBackend:
             columns = new_columns(version.table, self.columns(change.copied), self.place)
             rewrite = _copied(change.copied)
         step = TableChange(
-            mark=change.mark.lasting,
+            mark=change.mark.model_copy(update={"staged": ()}),
             columns=columns,
             back_to=change.back_to,
             set_aside=change.aside,

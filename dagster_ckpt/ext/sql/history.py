@@ -46,8 +46,7 @@ Tree = Mapping[int, Publish]
 def way(tree: Tree, start: int | None, end: int | None) -> UndoPath | None:
     """Return the way from one head to another, None being no rows; None when a step of it is not known."""
     up, down = _chain(tree, start), _chain(tree, end)
-    mine = {publish.checkpoint_id for publish in up}
-    theirs = {publish.checkpoint_id for publish in down}
+    mine, theirs = contained(tree, start), contained(tree, end)
     undo = [publish for publish in up if publish.checkpoint_id not in theirs]
     redo = [publish for publish in reversed(down) if publish.checkpoint_id not in mine]
     top = undo[-1].parent if undo else start
@@ -58,9 +57,14 @@ def way(tree: Tree, start: int | None, end: int | None) -> UndoPath | None:
     return UndoPath(tuple(undo), tuple(redo), through)
 
 
+def contained(tree: Tree, head: int | None) -> set[int]:
+    """Return the publishes that a head contains, as far down as they are known."""
+    return {publish.checkpoint_id for publish in _chain(tree, head)}
+
+
 def no_longer_needed(tree: Tree, heads: Collection[int | None]) -> set[int]:
     """Return the publishes that lie on no way between two of these heads: all of them contain them."""
-    chains = [{publish.checkpoint_id for publish in _chain(tree, head)} for head in heads]
+    chains = [contained(tree, head) for head in heads]
     return set.intersection(*chains) if chains else set()
 
 

@@ -14,7 +14,15 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, fork
-from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath, no_longer_needed, shown_publishes, way
+from dagster_ckpt.ext.sql.history import (
+    Publish,
+    RowChange,
+    UndoPath,
+    contained,
+    no_longer_needed,
+    shown_publishes,
+    way,
+)
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
@@ -139,6 +147,13 @@ class SqlSink(StagedSink):
             "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
             "SqlTable(..., keep_before_images=True) keeps them from then on"
         )
+
+    def is_made_on(self, before: SinkPosition | None, checkpoint: int) -> bool:
+        """Follow the publishes that are kept; one that is forgotten lies below all that may be gone back to."""
+        with self._database.reading() as connection:
+            tree = self.positions.tree(connection)
+        shown = before.head if before is not None else None
+        return checkpoint == shown or checkpoint not in tree or checkpoint in contained(tree, shown)
 
     def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where somebody else removed rows, or columns, that the table has to show."""

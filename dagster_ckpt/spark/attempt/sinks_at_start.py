@@ -235,7 +235,7 @@ class SinksAtStart:
         leave = {uid: cut for uid, cut in cuts.items() if self._later(uid, later) is LaterRows.SET_ASIDE}
         for uid, cut in cuts.items():
             if cut is not None:
-                refuse = self._refuse_another_table if uid in leave else self._refuse_lost
+                refuse = self._refuse_another_table if uid in leave else self._refuse_not_kept
                 refuse(uid, self.sinks.of(uid), cut)
         since = CheckpointId(decision.metadata.number_at_sinks)
         refuse_where_impossible(((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()), since=since)
@@ -289,10 +289,12 @@ class SinksAtStart:
         if not is_here:
             raise self._in_another_table(uid, sink, cut)
 
-    def _refuse_lost(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
+    def _refuse_not_kept(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
         """Raise where rows that wait at the cut are gone: with the later rows kept they go out with the next
-        checkpoint, and without them none would ever complete.
+        checkpoint, and without them none would ever complete. Also where those shown are not made on the cut's.
         """
+        if why := sink.why_not_kept(cut):
+            raise InvalidRequest(f"sink {uid}: {why}. Nothing was changed")
         try:
             sink.refuse_lost(cut.batches)
         except Corrupt as error:

@@ -78,24 +78,32 @@ class ThroughBatches(Record):
     """
 
     format_version: Literal[1] = 1
-    publishes: dict[int, int] = Field(default_factory=dict)
-    """Checkpoint -> last micro-batch that it made visible."""
+    publishes: dict[int, dict[int, int]] = Field(default_factory=dict)
+    """Checkpoint -> attempt -> last micro-batch of those it staged that the checkpoint made visible."""
 
 
-def note_through(folder: Path, checkpoint_id: int, batch_id: int) -> None:
+def note_through(folder: Path, checkpoint_id: int, batches: Sequence[PreparedBatch]) -> None:
     """Write down a publish before it is made."""
-    _write(folder, _read(folder).publishes | {checkpoint_id: batch_id})
+    through = {batch.epoch: batch.batch_id for batch in batches}
+    _write(folder, _read(folder).publishes | {checkpoint_id: through})
 
 
 def through_at(folder: Path, checkpoint_id: int | None) -> int | None:
     """Return the last batch of a publish; None: not known."""
-    return None if checkpoint_id is None else _read(folder).publishes.get(checkpoint_id)
+    found = {} if checkpoint_id is None else _read(folder).publishes.get(checkpoint_id, {})
+    return max(found.values(), default=None)
+
+
+def published_in(folder: Path, batch: PreparedBatch) -> set[int]:
+    """Return the checkpoints that made a batch of this very attempt visible, or a later one of it."""
+    publishes = _read(folder).publishes.items()
+    return {number for number, through in publishes if through.get(batch.epoch, -1) >= batch.batch_id}
 
 
 def forget_before(folder: Path, checkpoint_id: int) -> None:
     """Remove the publishes before this one."""
     publishes = _read(folder).publishes
-    kept = {number: batch for number, batch in publishes.items() if number >= checkpoint_id}
+    kept = {number: through for number, through in publishes.items() if number >= checkpoint_id}
     if kept != publishes:
         _write(folder, kept)
 
@@ -112,6 +120,6 @@ def _read(folder: Path) -> ThroughBatches:
     return read_record(ThroughBatches, folder / THROUGH) or ThroughBatches()
 
 
-def _write(folder: Path, publishes: dict[int, int]) -> None:
+def _write(folder: Path, publishes: dict[int, dict[int, int]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     replace_whole(folder / THROUGH, encoded(ThroughBatches(publishes=publishes)), durably=False)

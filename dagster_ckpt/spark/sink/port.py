@@ -328,6 +328,12 @@ class Sink(ABC):
         """
         return ""
 
+    def why_not_kept(self, cut: SinkCut) -> str:
+        """Return why rows that are shown cannot stay with a cut's batches on top, in one sentence: they are not made
+        on its rows, which left with an earlier roll-back; empty: they can. Changes nothing.
+        """
+        return ""
+
     def difference(self, cut: SinkCut) -> Difference | None:
         """Return how what is shown differs from a cut, asked beside its pipeline; None: nobody can tell.
 

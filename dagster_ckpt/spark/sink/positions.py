@@ -5,9 +5,10 @@ Numbers of checkpoints are unique within one place, over all histories, and grow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import takewhile
 
 from pydantic import ConfigDict
 
@@ -94,19 +95,21 @@ def published_position(
     return _after(before, attempt, checkpoint_id, batches)
 
 
-def lies(before: SinkPosition | None, cut: SinkCut | None) -> CutRelation:
-    """Compare what a sink shows with a cut (None: no rows)."""
+def lies(before: SinkPosition | None, cut: SinkCut | None, *, is_exact: bool = False) -> CutRelation:
+    """Compare what a sink shows with a cut (None: no rows).
+
+    ``is_exact``: rows may have left it, so a number between those of the cut may be of another line of checkpoints.
+    """
     shown = before.head if before is not None else None
     if cut is None:
         return CutRelation.AT if shown is None else CutRelation.AHEAD
     head = cut.snapshot.head
     if head is not None and (shown is None or shown < head):
         return CutRelation.BEHIND
-    return (
-        CutRelation.AHEAD
-        if shown is not None and shown > max(cut.checkpoint_id, head or 0)
-        else CutRelation.AT
-    )
+    if shown is None or shown in (head, cut.checkpoint_id):
+        return CutRelation.AT
+    is_past = is_exact or shown > max(cut.checkpoint_id, head or 0)
+    return CutRelation.AHEAD if is_past else CutRelation.AT
 
 
 def named(head: int | None) -> str:
@@ -201,17 +204,26 @@ def missing_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> tuple[Pr
     return cut.batches if shown == cut.snapshot.head else not_shown(before, cut.batches)
 
 
-def to_publish(before: SinkPosition | None, cut: SinkCut | None) -> Sequence[PreparedBatch]:
+def to_publish(
+    before: SinkPosition | None, cut: SinkCut | None, *, is_exact: bool = False
+) -> Sequence[PreparedBatch]:
     """Return the batches of the cut that a roll-back publishes, once later rows have left."""
-    return missing_of_cut(before, cut) if cut is None or lies(before, cut) is CutRelation.AT else cut.batches
+    is_at = lies(before, cut, is_exact=is_exact) is CutRelation.AT
+    return missing_of_cut(before, cut) if cut is None or is_at else cut.batches
 
 
-def shown_of_cut(before: SinkPosition | None, cut: SinkCut | None) -> int | None:
-    """Return the last batch that the cut had prepared, where a sink that keeps later rows shows it; None: not so."""
-    last = None if cut is None else max(cut.snapshot.prepared, default=None)
-    if cut is None or last is None or before is None or before.through_batch is None:
-        return None
-    return last if (before.head or 0) >= cut.checkpoint_id and before.through_batch >= last else None
+def why_left(place: str, shown: int | None, cut: SinkCut) -> str:
+    """Return that a sink which shows a checkpoint does not show the cut's rows, so later ones cannot stay on them."""
+    return (
+        f"{place} shows {named(shown)}, which was not made on the rows of {named(cut.snapshot.head)}: those left it "
+        "with a restore, and cannot be kept. Restore without keeping its rows, which shows exactly those of the "
+        "restore point, or fork that into a table of its own"
+    )
+
+
+def last_shown(batches: Iterable[PreparedBatch], is_shown: Callable[[PreparedBatch], bool]) -> int | None:
+    """Return the last of a cut's batches up to which all are shown; None: the first one is not."""
+    return max((batch.batch_id for batch in takewhile(is_shown, batches)), default=None)
 
 
 def position_at_cut(

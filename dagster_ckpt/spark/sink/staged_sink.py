@@ -29,6 +29,7 @@ from dagster_ckpt.spark.sink.carried import (
     forget_before,
     merge_through,
     note_through,
+    published_in,
     put_back,
     remove_copies,
     staged_by,
@@ -50,17 +51,18 @@ from dagster_ckpt.spark.sink.port import (
 )
 from dagster_ckpt.spark.sink.positions import (
     CutRelation,
+    last_shown,
     lies,
     named,
     not_shown,
     position_at_cut,
     published_position,
     refuse_fenced,
-    shown_of_cut,
     taken_over,
     to_publish,
     why_another_history,
     why_behind,
+    why_left,
 )
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staging import flush_staged, refuse_unwritable, stage_rows
@@ -229,16 +231,33 @@ class StagedSink(Sink):
             refuse_fenced(self.place, before, attempt)
             match later:
                 case LaterRows.KEEP:
-                    through = shown_of_cut(before, cut)
-                    if through is None and cut is not None:
-                        through = through_at(self._root, cut.snapshot.head)
-                    kept = taken_over(before, attempt, through_batch=through)
+                    kept = taken_over(before, attempt, through_batch=self._through_kept(before, cut))
                     outside.commit(self._rows(()), self._position_kept(kept))
                     return RolledBack(text="")
                 case LaterRows.SET_ASIDE:
                     return self._converge(outside, before, cut, attempt)
                 case _:
                     assert_never(later)
+
+    def why_not_kept(self, cut: SinkCut) -> str:
+        """Say so where what is shown was not made on the rows of the cut."""
+        before, head = self.position(), cut.snapshot.head
+        is_kept = head is None or self.is_made_on(before, head)
+        return "" if is_kept else why_left(self.place, before.head if before is not None else None, cut)
+
+    def is_made_on(self, before: SinkPosition | None, checkpoint: int) -> bool:
+        """Tell whether the rows of a checkpoint that was published are among those shown. Default: they never leave."""
+        return True
+
+    def _through_kept(self, before: SinkPosition | None, cut: SinkCut | None) -> int | None:
+        if cut is None:
+            return None
+        if why := self.why_not_kept(cut):
+            raise InvalidRequest(why)
+        shown = last_shown(
+            cut.batches, lambda b: any(self.is_made_on(before, n) for n in published_in(self._root, b))
+        )
+        return through_at(self._root, cut.snapshot.head) if shown is None else shown
 
     def _position_kept(self, kept: SinkPosition) -> SinkPosition:
         """Return the position where later rows stay. Default: as it was, with this attempt at work."""
@@ -259,7 +278,7 @@ class StagedSink(Sink):
         before = self._as_shown(self.position())
         why = self.why_other_rows(before, cut) or self._why_not(before, cut)
         if not why:
-            self._rows(to_publish(before, cut))
+            self._rows(to_publish(before, cut, is_exact=not self.never_rolls_back))
         return why
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
@@ -274,7 +293,8 @@ class StagedSink(Sink):
         return why_another_history(self.place, (before.lineage,), cut, self.context.attempt())
 
     def _why_not(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        return "" if lies(before, cut) is CutRelation.AT else self.why_no_way(before, cut)
+        where = lies(before, cut, is_exact=not self.never_rolls_back)
+        return "" if where is CutRelation.AT else self.why_no_way(before, cut)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove the staged folders of batches that are published, or were left by an earlier attempt."""
@@ -333,8 +353,8 @@ class StagedSink(Sink):
         return StagedRows(self._root, batches)
 
     def _commit(self, outside: StepTarget, rows: StagedRows, position: SinkPosition) -> str:
-        if rows.batches and position.head is not None and position.through_batch is not None:
-            note_through(self._root, position.head, position.through_batch)
+        if rows.batches and position.head is not None:
+            note_through(self._root, position.head, rows.batches)
         return outside.commit(rows, position)
 
     def _converge(
@@ -343,12 +363,12 @@ class StagedSink(Sink):
         done, before = [], self._as_shown(before)
         if why := self.why_other_rows(before, cut):
             raise InvalidRequest(why)
-        where = lies(before, cut)
+        where = lies(before, cut, is_exact=not self.never_rolls_back)
         # What is not possible, and what is gone, is found out before anything changes.
         reason = "" if where is CutRelation.AT else outside.why_no_way(before, cut)
         if reason:
             raise Corrupt(reason) if where is CutRelation.BEHIND else InvalidRequest(reason)
-        rows = self._rows(to_publish(before, cut))
+        rows = self._rows(to_publish(before, cut, is_exact=not self.never_rolls_back))
         if where is not CutRelation.AT and before is not None:
             head = cut.snapshot.head if cut is not None else None
             done.append(f"went from {named(before.head)} to {named(head)}")

@@ -156,10 +156,62 @@ class RollBackContract(ContractBase):
             again = again.restored(waiting)
         assert self.shown(run) == waiting.rows
         for at in (early, None) if self.can_roll_back else ():
-            again = again.restored(at).restored(newest, LaterRows.KEEP).restored(at)
+            again = again.restored(newest).restored(early, LaterRows.KEEP).restored(at)
             again.batch([(3, 3)])
             again.publish(5 if at else 6)
             assert self.shown(run) == again.expected()
+
+    def test_rows_of_a_line_that_a_restore_left_are_kept_exactly_or_the_restore_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        """Numbers of checkpoints and batches do not tell whose rows a table shows once a restore has gone back."""
+        run = self.published(tmp_path, [(1, 1)])
+        early = run.cut(2)
+        run.batch([(2, 2)])
+        run.publish(3)
+        run.batch([(3, 3)])
+        late = run.cut(4)
+        run.publish(4)
+        again = run.restored(early, LaterRows.SET_ASIDE if self.can_roll_back else LaterRows.KEEP)
+        for checkpoint, row in ((5, (4, 4)), (6, (5, 5))):
+            again.batch([row])
+            again.publish(checkpoint)
+        shown = self.shown(run)
+        newer = again.successor().in_directory_of(late)
+        why = newer.sink.why_not_kept(late.cut)
+        assert bool(why) is self.can_roll_back
+        if why:
+            with pytest.raises(CheckpointError) as refused:
+                newer.roll_back(late, LaterRows.KEEP)
+            assert why in str(refused.value)
+            assert self.shown(run) == shown == again.expected()
+            newer.roll_back(late)
+            assert self.shown(run) == late.rows
+        else:
+            newer.roll_back(late, LaterRows.KEEP)
+        newer.batch([(6, 6)])
+        newer.publish(7)
+        assert self.shown(run) == sorted({*shown, (6, 6)} if not why else newer.expected())
+
+    def test_what_a_cut_had_prepared_is_told_from_rows_of_another_line(self, tmp_path: Path) -> None:
+        """Whichever line was left with the same number of batches, published or not."""
+        run = self.published(tmp_path, [(1, 1)])
+        early = run.cut(2)
+        run.batch([(2, 2)])
+        never = run.cut(3)
+        if self.can_roll_back:
+            run.publish(4)
+        other = run.cut(4)
+        again = run.restored(early)
+        again.batch([(3, 3)])
+        at = again.cut(6)
+        if self.can_roll_back:
+            assert self.shown(again.restored(other).restored(at)) == at.rows == [(1, 1), (3, 3)]
+            return
+        again.publish(6)
+        kept = again.restored(never, LaterRows.KEEP)
+        kept.publish(7)
+        assert self.shown(run) == [(1, 1), (2, 2), (3, 3)]
 
     def test_a_process_that_ends_anywhere_in_a_roll_back_finishes_it_next_time(self, tmp_path: Path) -> None:
         self.skip_unless(self.can_roll_back, "cannot roll back")

@@ -17,7 +17,7 @@ from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
 from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
 from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
 from dagster_ckpt.spark.sink.versioned.backend import Backend, Change, Raced, V
-from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames, text_of_key
+from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames, text_of_batches, text_of_key
 
 T = TypeVar("T")
 
@@ -161,6 +161,7 @@ class Engine(Generic[V]):
                 "head": head,
                 "through_batch": max(batch.batch_id for batch in batches),
                 "key": text_of_key(self.backend.key),
+                "batches": text_of_batches(batches),
                 "staged": tuple(sorted({folder_of(file.staged, self.staged.area) for file in files})),
             }
         )

@@ -16,11 +16,12 @@ from pydantic import Field, ValidationError
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
 PREFIX = "dagster_ckpt."
 """Begins the names of a mark's fields in the metadata of a commit."""
-_ONLY_WHERE_SET = ("owner", "theirs", "staged", "rewrites", "rearranges", "left", "reapply")
+_ONLY_WHERE_SET = ("owner", "theirs", "batches", "staged", "rewrites", "rearranges", "left", "reapply")
 
 
 class Mark(Record):
@@ -46,6 +47,8 @@ class Mark(Record):
     """Key that its rows were written by, as JSON; empty: none was, or before this was kept."""
     theirs: int | None = None
     """Newest state since ``base`` by which somebody else changed rows, of those this one shows."""
+    batches: str = ""
+    """Batches that this commit showed, as ``attempt that staged them:last one``, comma-separated."""
     staged: tuple[str, ...] = ()
     """Staged folders whose files this commit made part of the table."""
     rewrites: bool = False
@@ -80,7 +83,13 @@ class Mark(Record):
     @property
     def lasting(self) -> Mark:
         """The mark without the fields of its own commit."""
-        return self.model_copy(update={"staged": (), "rewrites": False, "rearranges": False, "left": ()})
+        own = {"batches": "", "staged": (), "rewrites": False, "rearranges": False, "left": ()}
+        return self.model_copy(update=own)
+
+    def has_shown(self, batch: PreparedBatch) -> bool:
+        """Tell whether this very commit made a batch visible."""
+        through = dict(each.split(":") for each in self.batches.split(",") if each)
+        return int(through.get(str(batch.epoch), -1)) >= batch.batch_id
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -185,6 +194,11 @@ class SinkNames:
             "or give the sink another table; where both are to write to this one, say so: "
             f"shared_with=({mark.pipeline!r},)"
         )
+
+
+def text_of_batches(batches: Iterable[PreparedBatch]) -> str:
+    """Return batches, in order, as marks have them."""
+    return ",".join(f"{epoch}:{last}" for epoch, last in {b.epoch: b.batch_id for b in batches}.items())
 
 
 def text_of_key(key: Sequence[str]) -> str:

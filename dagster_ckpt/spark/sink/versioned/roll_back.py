@@ -6,13 +6,14 @@ Later rows leave the newest state only: they can be read at the one they were la
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
-from dagster_ckpt.spark.sink.positions import shown_of_cut, why_another_history
+from dagster_ckpt.spark.sink.positions import last_shown, why_another_history, why_left
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, refuse_other_key
@@ -204,19 +205,31 @@ def _refuse_others(engine: Engine[V], version: V, found: State | None) -> None:
     )
 
 
+def why_not_kept(engine: Engine[V], cut: SinkCut) -> str:
+    """Return why what the table shows cannot stay with a cut's batches on top; empty: it can."""
+    version = engine.backend.load()
+    try:
+        if version is not None:
+            _through(version, cut)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
 def _through(version: Version, cut: SinkCut | None) -> int | None:
-    """Return the last batch of the cut that the table shows."""
-    mark = version.mark
-    shown = shown_of_cut(None if mark is None else mark.position(), cut)
-    if shown is not None:
-        return shown
-    head = None if cut is None else cut.snapshot.head
-    if head is None:
+    """Return the last batch of the cut that the table shows. Raises where it does not show the rows of the cut."""
+    if cut is None:
         return None
-    found = version.showing(head)
-    if found is None or found.mark is None:
+    head = cut.snapshot.head
+    marks = [state.mark for state in version.line() if state.mark is not None]
+    of_cut = [mark for mark in marks if head is not None and mark.head == head]
+    if head is not None and not of_cut:
+        if version.showing(head) is not None:
+            raise InvalidRequest(why_left(f"table {version.place}", marks[0].head if marks else None, cut))
         raise Corrupt(
             f"no {version.word} of table {version.place} tells which batches checkpoint {head} had published; choose a "
             "later checkpoint, or fork into a table of its own"
         )
-    return found.mark.through_batch
+    since = list(takewhile(lambda mark: mark not in of_cut, marks))
+    shown = last_shown(cut.batches, lambda batch: any(mark.has_shown(batch) for mark in since))
+    return of_cut[-1].through_batch if shown is None and of_cut else shown

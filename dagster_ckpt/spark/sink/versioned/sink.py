@@ -33,7 +33,7 @@ from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.fork import fork
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
-from dagster_ckpt.spark.sink.versioned.roll_back import roll_back, why_no_way
+from dagster_ckpt.spark.sink.versioned.roll_back import roll_back, why_no_way, why_not_kept
 from dagster_ckpt.spark.sink.versioned.rows import difference, rows_of
 
 if TYPE_CHECKING:
@@ -146,6 +146,10 @@ class VersionedSink(Sink, Generic[V]):
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return the reason against a roll-back: rows that are gone, or whose rows would leave."""
         return why_no_way(self._engine, cut)
+
+    def why_not_kept(self, cut: SinkCut) -> str:
+        """Follow the states that what is shown was made of."""
+        return why_not_kept(self._engine, cut)
 
     def difference(self, cut: SinkCut) -> Difference | None:
         """Compare the state that readers see with that of a cut."""

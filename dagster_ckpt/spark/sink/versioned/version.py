@@ -35,6 +35,8 @@ class State:
     """Every row of its parent is still there, as it was: rows were added, or arranged otherwise."""
     mark: Mark | None
     """Whoever's; None: the commit was not made by a sink."""
+    brings: int | None = None
+    """Older state whose rows it brought back, where that is not its parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,16 @@ class Version(ABC):
     def ancestors(self, number: int | None) -> Iterator[State]:
         """Yield a state and those it was made of, newest first, as far as the metadata tells."""
         return _chain(self._by_number, number)
+
+    def line(self) -> Iterator[State]:
+        """Yield the states of ours that the rows which are shown come from, newest first, without those that left."""
+        state = self.shown
+        while state is not None:
+            if state.mark is not None and self.is_ours(state):
+                if state.mark.head is None:
+                    return
+                yield state
+            state = self.state(state.parent if state.brings is None else state.brings)
 
     def is_ours(self, state: State) -> bool:
         """Tell whether this sink made a state, under whichever name."""
