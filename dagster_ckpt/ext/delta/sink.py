@@ -18,7 +18,7 @@ from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, merge_small, planned, trimmed, vacuumed
 from dagster_ckpt.ext.delta.version import RETENTION, DeltaVersion
-from dagster_ckpt.spark.sink.accepts import Accepts
+from dagster_ckpt.spark.sink.accepts import Accepts, refuse_collated
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep
 from dagster_ckpt.spark.sink.staging import stage_rows
@@ -85,6 +85,13 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         columns = delta_columns(row_schema)
         refuse_columns(columns, key=self._context.key, partition_by=self._backend.lake.partition_by)
         return columns
+
+    def check(self, frame: DataFrame) -> None:
+        """Refuse texts that Spark cannot name folders by, beside what no table of versions takes."""
+        refuse_collated(
+            self.place, self.partition_by, frame, "partition", "Spark names no folder by its values"
+        )
+        super().check(frame)
 
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage a micro-batch below the table's folder, or in the sink's own where the table is in an object store."""

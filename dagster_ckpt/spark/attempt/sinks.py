@@ -24,7 +24,7 @@ from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import remove_files
-from dagster_ckpt.spark.sink.accepts import refuse_collated_key
+from dagster_ckpt.spark.sink.accepts import refuse_collated
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
     committable_paths,
@@ -161,7 +161,7 @@ class PipelineSinks:
     ) -> Callable[[DataFrame, int], None]:
         """Return the function that takes a sink's micro-batches. Raises InvalidRequest for rows it cannot take."""
         sink = self.of(stage.uid)
-        refuse_collated_key(sink.place, stage.table.key if stage.table is not None else (), frame)
+        refuse_collated(sink.place, stage.table.key if stage.table is not None else (), frame)
         judge = Judge.of(sink, frame)
         sink.check(frame)
         columns = frame.schema.json()

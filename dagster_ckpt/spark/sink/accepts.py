@@ -345,6 +345,9 @@ def _rules_of_elements(values: Sequence[ValueRule], path: str, element: Any, sql
         )
 
 
+_APART = "a table tells keys apart by their bytes: rows that are one to Spark would be several"
+
+
 def refuse_nested_key(where: str, schema: str, key: Sequence[str]) -> None:
     """Raise InvalidRequest for a key whose values nothing can compare: its rows could not be published any more.
 
@@ -361,15 +364,16 @@ def refuse_nested_key(where: str, schema: str, key: Sequence[str]) -> None:
             )
 
 
-def refuse_collated_key(place: str, key: Sequence[str], frame: DataFrame) -> None:
-    """Raise InvalidRequest for a key that Spark compares otherwise than by its bytes, as every table does."""
+def refuse_collated(
+    place: str, columns: Sequence[str], frame: DataFrame, word: str = "key", why: str = _APART
+) -> None:
+    """Raise InvalidRequest for columns that Spark compares otherwise than by their bytes, as every table does."""
     from pyspark.sql.types import StringType
 
     for column in frame.schema.fields:
         kind = column.dataType
-        if column.name in key and isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+        if column.name in columns and isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
             raise InvalidRequest(
-                f"the key column {column.name!r} of {place} has the collation {kind.collation}, and a table tells keys "
-                "apart by their bytes: rows that are one to Spark would be several. Use lower(...) or the like as key, "
-                "and collate(..., 'UTF8_BINARY')"
+                f"the {word} column {column.name!r} of {place} has the collation {kind.collation}, and {why}. Use "
+                f"lower(...) or the like as {word}, and collate(..., 'UTF8_BINARY')"
             )

@@ -115,6 +115,10 @@ def test_a_streams_rows_are_a_delta_table(spark: SparkSession, tmp_path: Path) -
     assert named is not None
     with pytest.raises(InvalidRequest, match="is partitioned, and its files lack these columns"):
         named.query(read.schema.json())
+    with pytest.raises(
+        InvalidRequest, match=r"the partition column 'country' of .* has the collation UTF8_LCASE"
+    ):
+        sink.check(frame().selectExpr("* except (country)", "collate(country, 'UTF8_LCASE') country"))
     with pytest.raises(InvalidRequest, match="column price is string in the rows and decimal"):
         sink.check(frame().selectExpr("* except (price)", "'1.5' price"))
     newer = DeltaSink(target, in_attempt(context, AttemptId("first", CoordinatorEpoch(2))))
