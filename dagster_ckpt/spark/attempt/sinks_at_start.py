@@ -23,7 +23,7 @@ from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
-from dagster_ckpt.spark.sink.published import has_waiting, note_published, place_of_rows, why_put_back
+from dagster_ckpt.spark.sink.published import MOVED, has_waiting, note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.sink.waiting.aside import (
     folder_of,
     forget_refused,
@@ -311,8 +311,8 @@ class SinksAtStart:
             named = f"quarantine={place.name!r}"
         return InvalidRequest(
             f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
-            f"{uri}. Go on with that table: {named}; where the sink's table is right, the "
-            "coordinator store or the checkpoint storage is another deployment's"
+            f"{uri}. Go on with that table: {named}; or {MOVED}. Where it was always this table, the store or the "
+            "storage is another deployment's"
         )
 
     def _refuse_exchanged(self, rows: Mapping[str, str]) -> None:

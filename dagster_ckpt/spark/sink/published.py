@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from dagster_ckpt.core.checkpoint.shown import ShownTable
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import Record
-from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import encoded, prepared_batches, read_record
@@ -28,6 +29,13 @@ class PublishedNote(Record):
     through_batch: int | None
     place: str = ""
     """Where the rows are; empty: written before this was kept."""
+
+
+MOVED = (
+    "to write another from here on, give the sink a new uid and restore with allow_non_restored_state (load_table "
+    "reads the earlier rows, to copy them); restore_from: none writes all rows again"
+)
+"""What to do about a sink that is given another table, or another kind of target."""
 
 
 def note_published(stage_dir: Path, place: str, position: SinkPosition | None) -> None:
@@ -79,8 +87,11 @@ def place_of_rows(stage_dir: Path) -> str:
 
 
 def why_put_back(stage_dir: Path, sink: Sink, called: str) -> str:
-    """Return the loss of a sink that shows less than this directory has published to it; empty: none."""
-    return _why_put_back(_note(stage_dir), called, sink.position())
+    """Return the loss of a sink that shows less than this directory has published to it; empty: none.
+
+    Raises InvalidRequest for one that was given another table.
+    """
+    return _why_put_back(_note(stage_dir), called, sink, sink.position())
 
 
 def position_of(sink: Sink, stage_dir: Path) -> SinkPosition | None:
@@ -91,7 +102,7 @@ def position_of(sink: Sink, stage_dir: Path) -> SinkPosition | None:
     """
     note = _note(stage_dir)  # first: a publish may end meanwhile, which moves the sink and then the note
     position = sink.position()
-    why = _why_put_back(note, sink.place, position)
+    why = _why_put_back(note, sink.place, sink, position)
     if why:
         raise Corrupt(
             f"{why}, while the pipeline runs. Bring it back, or choose a snapshot with restore_from, which brings it "
@@ -104,12 +115,17 @@ def _note(stage_dir: Path) -> PublishedNote | None:
     return read_record(PublishedNote, StageDirectory(stage_dir).published)
 
 
-def _why_put_back(note: PublishedNote | None, called: str, position: SinkPosition | None) -> str:
+def _why_put_back(note: PublishedNote | None, called: str, sink: Sink, position: SinkPosition | None) -> str:
     if note is None or note.checkpoint_id is None:
         return ""
     shown = position.head if position is not None else None
     if shown is not None and shown >= note.checkpoint_id:
         return ""
+    if note.place and not same_place(note.place, sink.place):
+        raise InvalidRequest(
+            f"{called} has none of the rows that were published: they are in {note.place}. Write that table again, or "
+            f"{MOVED}"
+        )
     at = "nothing" if shown is None else f"checkpoint {shown}"
     return (
         f"{called} shows {at}, but checkpoint {note.checkpoint_id} was published to it: it was put back to an older "

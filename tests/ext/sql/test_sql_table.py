@@ -335,6 +335,8 @@ def test_a_table_that_was_removed_shows_nothing(url: str, tmp_path: Path, run_sq
     assert (position.checkpoint_id, position.head, position.through_batch) == (1, None, None)
     with pytest.raises(Corrupt, match="shows nothing, but checkpoint 1 was published to it"):
         position_of(sink, tmp_path / "stage")
+    with pytest.raises(InvalidRequest, match=r"others has none of .* are in .*#orders\. .* a new uid"):
+        position_of(SqlSink(SqlTable(url, "others"), context), tmp_path / "stage")
     shown = TableSnapshot(uri=sink.place, head=1)
     cut = SinkCut(snapshot=shown, batches=(), checkpoint_id=CheckpointId(1), lineages=frozenset({"first"}))
     assert "was removed, and its rows with it" in sink.cannot_roll_back(cut)
