@@ -62,6 +62,14 @@ def contained(tree: Tree, head: int | None) -> set[int]:
     return {publish.checkpoint_id for publish in _chain(tree, head)}
 
 
+def is_below(tree: Tree, checkpoint: int, head: int | None) -> bool:
+    """Tell whether a head was made on the rows of a checkpoint; one that is forgotten is below all, but nothing."""
+    chain = _chain(tree, head)
+    if head is None or checkpoint in tree:
+        return checkpoint in contained(tree, head)
+    return checkpoint == head or not chain or chain[-1].parent is not None
+
+
 def no_longer_needed(tree: Tree, heads: Collection[int | None]) -> set[int]:
     """Return the publishes that lie on no way between two of these heads: all of them contain them."""
     chains = [contained(tree, head) for head in heads]

@@ -18,7 +18,7 @@ from dagster_ckpt.ext.sql.history import (
     Publish,
     RowChange,
     UndoPath,
-    contained,
+    is_below,
     no_longer_needed,
     shown_publishes,
     way,
@@ -149,11 +149,10 @@ class SqlSink(StagedSink):
         )
 
     def is_made_on(self, before: SinkPosition | None, checkpoint: int) -> bool:
-        """Follow the publishes that are kept; one that is forgotten lies below all that may be gone back to."""
+        """Follow the publishes that are kept."""
         with self._database.reading() as connection:
             tree = self.positions.tree(connection)
-        shown = before.head if before is not None else None
-        return checkpoint == shown or checkpoint not in tree or checkpoint in contained(tree, shown)
+        return is_below(tree, checkpoint, before.head if before is not None else None)
 
     def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where somebody else removed rows, or columns, that the table has to show."""

@@ -215,9 +215,9 @@ def to_publish(
 def why_left(place: str, shown: int | None, cut: SinkCut) -> str:
     """Return that a sink which shows a checkpoint does not show the cut's rows, so later ones cannot stay on them."""
     return (
-        f"{place} shows {named(shown)}, which was not made on the rows of {named(cut.snapshot.head)}: those left it "
-        "with a restore, and cannot be kept. Restore without keeping its rows, which shows exactly those of the "
-        "restore point, or fork that into a table of its own"
+        f"{place} shows {named(shown)}, without the rows of {named(cut.snapshot.head)}: those left it, and cannot be "
+        "kept. Restore without keeping its rows, which shows exactly those of the restore point, or fork that into a "
+        "table of its own"
     )
 
 

@@ -372,6 +372,8 @@ def test_a_table_that_was_removed_or_made_anew_is_told(tmp_path: Path) -> None:
     at = run.cut(2)
     catalog_of(run).drop_table(NAME)
     assert "has lost its rows: it was removed" in why(run, at.cut)
+    with pytest.raises(Corrupt, match="has lost its rows: it was removed"):
+        run.restored(at, LaterRows.KEEP)
     made(run)
     assert "has no snapshot that shows checkpoint 1" in why(run, at.cut)
 

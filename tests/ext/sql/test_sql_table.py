@@ -342,6 +342,9 @@ def test_a_table_that_was_removed_shows_nothing(url: str, tmp_path: Path, run_sq
     assert "was removed, and its rows with it" in sink.cannot_roll_back(cut)
     with pytest.raises(Corrupt, match="was removed, and its rows with it"):
         sink.roll_back(cut, LaterRows.SET_ASIDE)
+    assert "shows no rows, without the rows of checkpoint 1" in sink.why_not_kept(cut)
+    with pytest.raises(InvalidRequest, match="without the rows of checkpoint 1"):
+        sink.roll_back(cut, LaterRows.KEEP)
     sink.roll_back(None, LaterRows.SET_ASIDE)
     sink.publish([staged(context.work_dir, 1, LONGS, [(2, 2)])], permit(2))
     assert run_sql("SELECT k, v FROM orders") == [(2, 2)]

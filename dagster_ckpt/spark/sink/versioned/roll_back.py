@@ -60,8 +60,9 @@ def roll_back(engine: Engine[V], attempt: AttemptId, cut: SinkCut | None, later:
     def step() -> None:
         version = engine.own(attempt)
         if later is LaterRows.KEEP:
+            through = _through(engine, version, cut)
             if version is not None:
-                engine.fence(version, attempt, through_batch=_through(version, cut))
+                engine.fence(version, attempt, through_batch=through)
             return
         way = way_to(engine, version, cut)
         if version is not None:
@@ -115,10 +116,7 @@ def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> RollBac
     files = [file for batch in batches for file in batch.files]
     if version is None:
         if head is not None:
-            raise Corrupt(
-                f"table {engine.place} has lost its rows: it was removed. Bring it back from a backup, or read all "
-                "data again (restore_from = 'none')"
-            )
+            raise _removed(engine)
         engine.staged.footers(files)
         return RollBackPath(None, batches=batches)
     whole = version.showing(cut.checkpoint_id) if cut is not None and batches else None
@@ -132,6 +130,13 @@ def way_to(engine: Engine[V], version: V | None, cut: SinkCut | None) -> RollBac
     found = shown_state(version, head)
     refuse_another_history(version, found, cut)
     return way_to_state(engine, version, found, batches)
+
+
+def _removed(engine: Engine[V]) -> Corrupt:
+    return Corrupt(
+        f"table {engine.place} has lost its rows: it was removed. Bring it back from a backup, or read all data again "
+        "(restore_from = 'none')"
+    )
 
 
 def shown_state(version: Version, head: int) -> State:
@@ -207,20 +212,20 @@ def _refuse_others(engine: Engine[V], version: V, found: State | None) -> None:
 
 def why_not_kept(engine: Engine[V], cut: SinkCut) -> str:
     """Return why what the table shows cannot stay with a cut's batches on top; empty: it can."""
-    version = engine.backend.load()
     try:
-        if version is not None:
-            _through(version, cut)
+        _through(engine, engine.backend.load(), cut)
     except CheckpointError as error:
         return str(error)
     return ""
 
 
-def _through(version: Version, cut: SinkCut | None) -> int | None:
+def _through(engine: Engine[V], version: V | None, cut: SinkCut | None) -> int | None:
     """Return the last batch of the cut that the table shows. Raises where it does not show the rows of the cut."""
-    if cut is None:
+    head = None if cut is None else cut.snapshot.head
+    if version is None and head is not None:
+        raise _removed(engine)
+    if version is None or cut is None:
         return None
-    head = cut.snapshot.head
     marks = [state.mark for state in version.line() if state.mark is not None]
     of_cut = [mark for mark in marks if head is not None and mark.head == head]
     if head is not None and not of_cut:
