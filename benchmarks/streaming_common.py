@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.outcomes import Completed, Queued
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.ports import CheckpointStorage

@@ -69,10 +69,10 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     )
     from dagster_ckpt.dagster.resources.spark import SparkSessionResource as SparkSessionResource
     from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
-    from dagster_ckpt.dagster.sensors.failure_alarm import AlarmMessage as AlarmMessage
-    from dagster_ckpt.dagster.sensors.savepoint import SavepointWanted as SavepointWanted
-    from dagster_ckpt.dagster.sensors.savepoint import after_checkpoints as after_checkpoints
-    from dagster_ckpt.dagster.sensors.savepoint import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.dagster.sensors.alarms import AlarmMessage as AlarmMessage
+    from dagster_ckpt.dagster.sensors.on_condition import SavepointWanted as SavepointWanted
+    from dagster_ckpt.dagster.sensors.on_condition import after_checkpoints as after_checkpoints
+    from dagster_ckpt.dagster.sensors.on_condition import build_savepoint_sensor as build_savepoint_sensor
     from dagster_ckpt.dagster.tables.published import (
         published_tables_io_manager as published_tables_io_manager,
     )
@@ -92,19 +92,19 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
         pipeline_from_spark_project as pipeline_from_spark_project,
     )
     from dagster_ckpt.operations.deployment import Deployment as Deployment
+    from dagster_ckpt.operations.deployment import checkpoint_statistics as checkpoint_statistics
     from dagster_ckpt.operations.readers.blue_green import compare_readers as compare_readers
     from dagster_ckpt.operations.readers.blue_green import swap_back as swap_back
     from dagster_ckpt.operations.readers.blue_green import swap_readers as swap_readers
     from dagster_ckpt.operations.readers.diff_tables import TablesDiff as TablesDiff
     from dagster_ckpt.operations.readers.diff_tables import diff_tables as diff_tables
     from dagster_ckpt.operations.readers.load_table import load_table as load_table
-    from dagster_ckpt.operations.readers.load_tables import load_tables as load_tables
-    from dagster_ckpt.operations.records import checkpoint_statistics as checkpoint_statistics
+    from dagster_ckpt.operations.readers.load_table import load_tables as load_tables
     from dagster_ckpt.operations.restores.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.snapshots.catalog import find_snapshot as find_snapshot
     from dagster_ckpt.operations.snapshots.catalog import list_snapshots as list_snapshots
     from dagster_ckpt.operations.snapshots.diff import diff_snapshots as diff_snapshots
-    from dagster_ckpt.operations.snapshots.diff_state import diff_state as diff_state
+    from dagster_ckpt.operations.snapshots.inspect import diff_state as diff_state
     from dagster_ckpt.operations.snapshots.inspect import open_state as open_state
     from dagster_ckpt.operations.snapshots.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.pipes import run_launched as run_launched
@@ -137,11 +137,11 @@ _HOMES: dict[str, str] = {
     "EpochSchedule": "dagster.options",
     "RestartPolicy": "core.supervision.restarts",
     "AlarmPolicy": "core.supervision.alarms",
-    "AlarmMessage": "dagster.sensors.failure_alarm",
+    "AlarmMessage": "dagster.sensors.alarms",
     "build_savepoint_schedule": "dagster.schedules",
-    "build_savepoint_sensor": "dagster.sensors.savepoint",
-    "SavepointWanted": "dagster.sensors.savepoint",
-    "after_checkpoints": "dagster.sensors.savepoint",
+    "build_savepoint_sensor": "dagster.sensors.on_condition",
+    "SavepointWanted": "dagster.sensors.on_condition",
+    "after_checkpoints": "dagster.sensors.on_condition",
     # runs without Dagster
     "attach": "ext.attach.attachment",
     "attached_program": "ext.attach.definitions",
@@ -153,7 +153,7 @@ _HOMES: dict[str, str] = {
     "TablesDiff": "operations.readers.diff_tables",
     "diff_tables": "operations.readers.diff_tables",
     "load_table": "operations.readers.load_table",
-    "load_tables": "operations.readers.load_tables",
+    "load_tables": "operations.readers.load_table",
     "compare_readers": "operations.readers.blue_green",
     "swap_readers": "operations.readers.blue_green",
     "swap_back": "operations.readers.blue_green",
@@ -165,9 +165,9 @@ _HOMES: dict[str, str] = {
     "verify_snapshot": "operations.snapshots.verify",
     "preview_restore": "operations.restores.preview",
     "open_state": "operations.snapshots.inspect",
-    "checkpoint_statistics": "operations.records",
+    "checkpoint_statistics": "operations.deployment",
     "diff_snapshots": "operations.snapshots.diff",
-    "diff_state": "operations.snapshots.diff_state",
+    "diff_state": "operations.snapshots.inspect",
     # settings and records
     "CheckpointConfig": "core.config",
     "CheckpointingMode": "core.config",

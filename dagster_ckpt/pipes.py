@@ -30,8 +30,8 @@ from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
 from dagster_ckpt.dagster.launched.messages import EXTRA, Ended, Order, RemoteOp, RunKind
 from dagster_ckpt.dagster.reports.events import DagsterEvents, Followed
-from dagster_ckpt.dagster.reports.lines import on_stderr
 from dagster_ckpt.dagster.reports.metadata import history_metadata
+from dagster_ckpt.dagster.reports.op_log import on_stderr
 from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import serving_now

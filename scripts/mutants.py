@@ -113,7 +113,7 @@ FAULTS = (
     ),
     Fault(
         "a run under an earlier one's name went on from the latest instead of what it named",
-        "core/restore/decision.py",
+        "core/restore/choice.py",
         "return point is None or _names(point, line.base)",
         "return True",
         "tests/core/restore/test_restore_choice.py",

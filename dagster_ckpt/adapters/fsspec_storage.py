@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dagster_ckpt.adapters.client_errors import is_refusal, lacks_credentials
+from dagster_ckpt.adapters.conditional_put import is_refusal, lacks_credentials
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
 from dagster_ckpt.core.location import is_in_store, local_path, scheme_of

@@ -19,8 +19,7 @@ from typing import Any
 import fsspec
 
 from dagster_ckpt.adapters import conditional_put
-from dagster_ckpt.adapters.client_errors import has_no_answer, is_refusal
-from dagster_ckpt.adapters.conditional_put import ConditionalPut
+from dagster_ckpt.adapters.conditional_put import ConditionalPut, has_no_answer, is_refusal
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, partial_name
 from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
 from dagster_ckpt.digests import digest_bytes, digest_file

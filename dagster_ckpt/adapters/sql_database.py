@@ -21,7 +21,7 @@ from dagster_ckpt.adapters.sql_engine import (
     shown,
     store_url,
 )
-from dagster_ckpt.adapters.sql_migrate import ensure_current, upgrade
+from dagster_ckpt.adapters.sql_schema import ensure_current, upgrade
 from dagster_ckpt.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")

@@ -3,9 +3,8 @@
 | file | what it owns |
 |---|---|
 | ``stages`` | the decorators of sources, stages and sinks, and what a stage function may ask for |
-| ``stage_settings`` | what the decorators of stages take, typed |
+| ``stage_settings`` | what the decorators of stages take, typed; what settings ask of rows, opened like a target |
 | ``judged_sinks`` | sinks that judge their rows, as a stage and a sink each |
-| ``participants`` | what a stage's settings ask of its rows: opened like a target |
 | ``targets`` | where a source reads and where a sink's rows end: ``reads=...``, ``to=...`` |
 | ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
 | ``pipeline`` | how stages are connected |

@@ -11,8 +11,8 @@ from typing import Any
 
 from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.judged_sinks import judged_apart
-from dagster_ckpt.authoring.participants import DerivedTable, PublishParticipant
-from dagster_ckpt.authoring.stages import Boundedness, StageDefinition, StageRole, _composing
+from dagster_ckpt.authoring.stage_settings import Boundedness, DerivedTable, PublishParticipant
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
 from dagster_ckpt.core.chains import chained
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown

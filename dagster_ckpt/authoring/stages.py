@@ -16,14 +16,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dagster_ckpt.authoring.participants import QUARANTINE_SETTINGS, StageParticipant, take_participant
 from dagster_ckpt.authoring.stage_settings import (
+    QUARANTINE_SETTINGS,
+    Boundedness,
     OutputMode,
     SinkSettings,
     SourceBatch,
     SourceSettings,
+    StageParticipant,
     StageSettings,
     check_values,
+    take_participant,
 )
 from dagster_ckpt.authoring.targets import (
     SinkTarget,
@@ -54,15 +57,6 @@ class StageRole(StrEnum):
     """Reads other stages' channel logs and writes its own."""
     SINK = "sink"
     """Reads other stages' channel logs and writes a table."""
-
-
-class Boundedness(StrEnum):
-    """Boundedness of a source: whether its data ends (Flink: Boundedness)."""
-
-    UNBOUNDED = "unbounded"
-    """There may always be more."""
-    BOUNDED = "bounded"
-    """What is there when the run starts is all: a streaming run ends when such sources are exhausted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@
 |---|---|
 | ``app`` | the program, and what its exit codes mean |
 | ``commands/`` | one file per command, by its name |
-| ``context`` | what every command has: locations, ``--json``, errors turned into exit codes; completion in a shell |
-| ``locations`` | where a deployment is, from options and environment |
+| ``context`` | what all commands have: locations, ``--json``, errors turned into exit codes; completion in a shell |
 | ``output`` | tables, JSON values of results, progress bars |
 | ``spark_session`` | the session that state is read with |
 | ``launch`` | a Dagster job, through a webserver or in this process; partitions of the checkpoints asset |

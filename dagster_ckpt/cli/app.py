@@ -48,7 +48,10 @@ _ELSEWHERE = {
     "list": "list.list_",
     "top": "history.top",
     "checkpoint": "savepoint.checkpoint",
-    "set-aside": "publish.set_aside",
+    "inspect": "show.inspect",
+    "preview": "restore.preview",
+    "publish": "maintain.publish",
+    "set-aside": "maintain.set_aside",
     "audit": "history.audit",
     "dispose": "clean.dispose",
     "import": "export.import_",
@@ -58,7 +61,7 @@ _ELSEWHERE = {
     "blue-green": "blue_green.blue_green",
     "requeue": "maintain.requeue",
     "doctor": "verify.doctor",
-    "diff-tables": "diff_tables.diff_tables_",
+    "diff-tables": "diff.diff_tables_",
 }
 """Module and name, where they are not those of the command."""
 

@@ -11,8 +11,12 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import StartFacts
-from dagster_ckpt.dagster.checks.history import build_age_check, build_condition_checks, build_succeeded_check
-from dagster_ckpt.dagster.checks.horizon import build_horizon_check
+from dagster_ckpt.dagster.checks.history import (
+    build_age_check,
+    build_condition_checks,
+    build_horizon_check,
+    build_succeeded_check,
+)
 from dagster_ckpt.dagster.checks.restorable import build_restorable_check
 from dagster_ckpt.dagster.checks.verified import build_verified_check
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
@@ -28,15 +32,14 @@ from dagster_ckpt.dagster.schedules import (
     build_epoch_schedule,
     build_savepoint_schedule,
 )
-from dagster_ckpt.dagster.sensors.failure_alarm import build_failure_alarm
-from dagster_ckpt.dagster.sensors.horizon import build_horizon_alarm
+from dagster_ckpt.dagster.sensors.alarms import build_failure_alarm, build_horizon_alarm
 from dagster_ckpt.dagster.sensors.location import SharedSensors
-from dagster_ckpt.dagster.sensors.new_files import build_new_files_sensor
+from dagster_ckpt.dagster.sensors.on_condition import build_new_files_sensor
 from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
-from dagster_ckpt.dagster.sensors.run_status import (
+from dagster_ckpt.dagster.sensors.safety_net import (
     build_run_status_sensors,
+    build_safety_net_sensor,
 )
-from dagster_ckpt.dagster.sensors.safety_net import build_safety_net_sensor
 from dagster_ckpt.dagster.start import code_facts, warn_where_checked
 from dagster_ckpt.dagster.tables.runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest

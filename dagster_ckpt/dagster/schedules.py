@@ -26,7 +26,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.options import EpochSchedule, PipelineOptions, SavepointSchedule
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.dagster.sensors.shared import BoundCoordinator
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.runtime.record_store import RecordStore
 

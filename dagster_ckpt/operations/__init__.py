@@ -6,7 +6,6 @@ keys of state, and for nothing else. Without this folder a deployment would run 
 | file | what it owns |
 |---|---|
 | ``deployment`` | where a deployment keeps its checkpoints, progress, errors of this package |
-| ``records`` | a pipeline's record, as operations read it; who did what to it |
 | ``snapshots/`` | snapshots listed, verified, compared, copied, brought in |
 | ``readers/`` | published tables as readers find them: loaded, compared, swapped, replayed |
 | ``restores/`` | what a restore would do, and for how long it can be done |

@@ -3,8 +3,7 @@
 | file | what |
 |---|---|
 | ``facts`` | what is shown, read at one moment |
-| ``chart`` | durations of the last checkpoints as bars |
 | ``sections`` | its parts, as HTML |
-| ``html`` | the page: one file without anything from elsewhere, light and dark |
+| ``html`` | the page: one file without anything from elsewhere, light and dark; durations as bars |
 | ``server`` | a read-only server for it, on this machine |
 """

@@ -6,10 +6,9 @@
 | ``status`` | what anyone may ask it |
 | ``attempt_setup`` | everything an attempt is opened with |
 | ``audit`` | who restored, forked and disposed of what |
-| ``claim`` | how an attempt begins: attach, or choose what to restore and claim the next epoch |
-| ``restore_facts`` | the facts that choice is made on, gathered from store, storage and disk |
+| ``claim`` | how an attempt begins: attach, or choose what to restore and claim the next epoch; how a dead one ends |
+| ``restore_facts`` | the facts of that choice; what was seen of the pipeline, and the refusal to run behind it |
 | ``relocation`` | checkpoints of another storage: the deployment was copied or moved, or ``checkpoint_dir`` changed |
-| ``seen`` | what storage, working directory and sinks have seen of the pipeline, and the refusal to run behind it |
 | ``record_store`` | the one seam that writes: the record loaded, decided on, changed by compare-and-set |
 | ``engine`` | the state of one attempt: decides inputs and stores the decisions; what a failing store means |
 | ``loop`` | runs an input to its end: decision, effects, what they lead to, deletions |
@@ -19,7 +18,6 @@
 | ``shared_files`` | the registry of shared files, filled from messages and file lists |
 | ``cleaner`` | deletes files in the background, only what it can name |
 | ``mailbox`` | requests of other processes to a run that is alive |
-| ``dead_attempt`` | recovers an attempt whose process died |
 | ``driver/`` | master hooks and driver-side state |
 | ``turn`` | the turn of a run, where another one of its pipeline is alive; the lease of an attempt, kept |
 """

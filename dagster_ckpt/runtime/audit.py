@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import snapshot_key
-from dagster_ckpt.core.restore.decision import Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore_point import Latest
 from dagster_ckpt.ports import AuditRow
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import assert_never
 
-from dagster_ckpt.core.coordinator.events import (
+from dagster_ckpt.core.coordinator.effects import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,

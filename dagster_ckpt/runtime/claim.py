@@ -1,4 +1,8 @@
-"""Claim of an epoch: attach to the one the run holds, or choose what to start from and take the next."""
+"""Claim of an epoch: attach to the one the run holds, or choose what to start from and take the next.
+
+A dead attempt is ended from another process without claiming the pipeline: one compare-and-set on the very record the
+verdict was made on. Losing it means that someone alive acts, and nothing is done. The next attempt deletes its files.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dagster_ckpt.core.checkpoint.line import marked, revocable, without_refused_restore
-from dagster_ckpt.core.checkpoint.record import (
-    CompletedRecord,
-    CoordinatorRecord,
-)
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.tasks import TaskTable
 from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.coordinator.completion import abort_all
-from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now, reconciled
+from dagster_ckpt.core.coordinator.effects import CoordinatorEvent, Tell
+from dagster_ckpt.core.coordinator.inputs import Closing, TimersFired
+from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now, Setup, reconciled
+from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
+from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import Origin
 from dagster_ckpt.core.restore.from_snapshot import line_after
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.audit import restored_by
-from dagster_ckpt.runtime.record_store import NO_RECORD, LoadedRecord, RecordChange, history_row
+from dagster_ckpt.runtime.record_store import (
+    NO_RECORD,
+    LoadedRecord,
+    Overtaken,
+    RecordChange,
+    RecordStore,
+    history_row,
+)
 from dagster_ckpt.runtime.relocation import at_home
-from dagster_ckpt.runtime.restore_facts import decide_restore, gather_facts, known_history, wanted
-from dagster_ckpt.runtime.seen import World, check_history, look_around
+from dagster_ckpt.runtime.restore_facts import (
+    World,
+    check_history,
+    decide_restore,
+    gather_facts,
+    known_history,
+    look_around,
+    wanted,
+)
 
 LINEAGES_REMEMBERED = 100
 SEEDED_ROWS = 200
@@ -257,3 +276,50 @@ def _restored_changes(
     if restored.claim_mode is ClaimMode.CLAIM:
         changes["savepoints"] = tuple(s for s in record.savepoints if s.checkpoint_id != number)
     return changes
+
+
+_SETTLED_ROWS = 20
+"""Newest rows of the history: pending and retained checkpoints are among them, or their numbers stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The attempt was settled; ``events`` are those that listeners would have been told."""
+
+    events: tuple[CoordinatorEvent, ...]
+
+
+def end_attempt(
+    setup: Setup, store: RecordStore, seen: LoadedRecord, status: RunStatus, *, now: Now
+) -> Settled | Overtaken:
+    """End the attempt whose record is ``seen``: abort what it left pending, keep or drop what it retained.
+
+    Raises Unavailable (nothing happened), OutcomeUnknown, Corrupt.
+    """
+    return _settle(setup, store, seen, Closing(status, clean=False), now)
+
+
+def expire_overdue(setup: Setup, store: RecordStore, seen: LoadedRecord, *, now: Now) -> Settled | Overtaken:
+    """Expire the pending checkpoints of ``seen`` that are over their deadline. Raises as ``end_attempt`` does."""
+    return _settle(setup, store, seen, TimersFired(), now)
+
+
+def _settle(
+    setup: Setup, store: RecordStore, seen: LoadedRecord, event: Closing | TimersFired, now: Now
+) -> Settled | Overtaken:
+    record = seen.record
+    epoch = CoordinatorEpoch(record.epoch)
+    state = CoordinatorState(
+        setup=setup,
+        record=record,
+        tasks=TaskTable.of(setup.graph, epoch),
+        statistics=store.statistics(setup.pipeline, limit=_SETTLED_ROWS),
+    )
+    decision = decide(reconciled(state, record, now), event, now)
+    history = [history_row(setup.pipeline, epoch, row) for row in decision.history]
+    # The lease stays as the process left it: only who ends in order gives it back.
+    settled = decision.state.record.model_copy(update={"lease_until": record.lease_until})
+    outcome = store.write(setup.pipeline, seen.version, settled, history)
+    if isinstance(outcome, Overtaken):
+        return outcome
+    return Settled(tuple(effect.event for effect in decision.effects if isinstance(effect, Tell)))

@@ -24,7 +24,7 @@ from dagster_ckpt.core.outcomes import (
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup

@@ -30,7 +30,7 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
 from dagster_ckpt.core.reasons import AcknowledgeResult
-from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.cleaner import Cleaner

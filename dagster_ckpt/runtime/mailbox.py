@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, MailRecord
-from dagster_ckpt.core.coordinator.mailbox import (
+from dagster_ckpt.core.coordinator.admission import (
     Answer,
     answer_in,
     is_alive,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from dagster_ckpt.authoring.targets import SourceOrigin
-from dagster_ckpt.core.restore.positions import Bounds, Positions, TopicBounds, TopicClock
+from dagster_ckpt.core.restore.horizon import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.errors import Unavailable
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from dagster_ckpt.adapters.client_errors import is_refusal, lacks_credentials, status_of
+from dagster_ckpt.adapters.conditional_put import is_refusal, lacks_credentials, status_of
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage, open_storage
 from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.digests import digest_bytes

@@ -356,7 +356,7 @@ def test_wrong_usage_is_json_where_that_is_asked_for_and_names_the_nearest_comma
 def test_two_tables_are_compared_by_their_rows(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob = {"name": "ann", "spent": 5}, {"name": "bob", "spent": 7}
     tables = {"/old": Rows(ann, bob, place="/old"), "/new": Rows({**ann, "spent": 6}, place="/new")}
-    monkeypatch.setattr("dagster_ckpt.cli.commands.diff_tables.load_table", tables.__getitem__)
+    monkeypatch.setattr("dagster_ckpt.cli.commands.diff.load_table", tables.__getitem__)
     text = run("diff-tables", "/old", "/new", "--key", "name", "--exit-code", code=1).stdout
     assert "0 rows are the same, 0 added, 1 missing, 1 changed" in text
     assert "changed: name=ann, spent=5 -> name=ann, spent=6" in text

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dagster_ckpt.core.restore.positions import Bounds, Positions
+from dagster_ckpt.core.restore.horizon import Bounds, Positions
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.kafka import topic_log
 from dagster_ckpt.ext.kafka.topics import KafkaTopics

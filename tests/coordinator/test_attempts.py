@@ -12,7 +12,7 @@ from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore
+from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected

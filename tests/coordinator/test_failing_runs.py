@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
-from dagster_ckpt.core.coordinator.events import CheckpointFailed
+from dagster_ckpt.core.coordinator.effects import CheckpointFailed
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from tests.coordinator.scenarios import two
 

@@ -17,7 +17,7 @@ from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import (

@@ -12,7 +12,7 @@ from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator
 from tests.coordinator.scenarios import two

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.lease import LEASE, Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.mailbox import Waiting, is_alive
+from dagster_ckpt.core.coordinator.admission import Waiting, is_alive
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Fenced

@@ -8,7 +8,7 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.lease import LEASE
 from dagster_ckpt.core.checkpoint.record import MailRecord
-from dagster_ckpt.core.coordinator.mailbox import Done, Refused, Waiting, request_of
+from dagster_ckpt.core.coordinator.admission import Done, Refused, Waiting, request_of
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
 from dagster_ckpt.runtime.mailbox import Mailbox, Posted, look_up, post

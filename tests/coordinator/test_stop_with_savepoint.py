@@ -14,7 +14,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
     StopWithSavepoint,
 )
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
-from dagster_ckpt.core.coordinator.events import StopEnded
+from dagster_ckpt.core.coordinator.effects import StopEnded
 from dagster_ckpt.core.graph import Edge
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointKind

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, parse_record
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointTriggered
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointTriggered
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata

@@ -16,8 +16,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.diff import diff_snapshots
-from dagster_ckpt.operations.snapshots.diff_state import KeyChangeKind, diff_state
-from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
+from dagster_ckpt.operations.snapshots.inspect import KeyChangeKind, diff_state, open_state, state_tables
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.spark.snapshot import capture_workloads as w

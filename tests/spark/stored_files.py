@@ -21,7 +21,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
-from dagster_ckpt.core.restore.positions import topic_positions
+from dagster_ckpt.core.restore.horizon import topic_positions
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.spark_pipelines.published.derived import Computed

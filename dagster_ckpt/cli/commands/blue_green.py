@@ -11,7 +11,7 @@ import click
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.code_location import CodeOptions, declared_in, job_in
-from dagster_ckpt.cli.commands.diff_tables import show_examples
+from dagster_ckpt.cli.commands.diff import show_examples
 from dagster_ckpt.cli.commands.restore import is_possible, restore_options, start
 from dagster_ckpt.cli.context import (
     ExitCode,
@@ -28,11 +28,10 @@ from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
+from dagster_ckpt.operations.deployment import load_record
 from dagster_ckpt.operations.readers.blue_green import compare_readers, name_of
-from dagster_ckpt.operations.readers.open_sink import Coordinator
+from dagster_ckpt.operations.readers.open_sink import Coordinator, readers_of
 from dagster_ckpt.operations.readers.replay import plan_replay
-from dagster_ckpt.operations.readers.served import readers_of
-from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 
 

@@ -11,7 +11,7 @@ from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.operations.care.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
 from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
-from dagster_ckpt.operations.records import Operator
+from dagster_ckpt.operations.deployment import Operator
 
 _SHOWN = 20
 

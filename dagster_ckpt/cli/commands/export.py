@@ -9,6 +9,7 @@ import click
 
 from dagster_ckpt.cli.context import (
     Invocation,
+    StoreExpectation,
     command,
     key_values,
     label_option,
@@ -16,7 +17,6 @@ from dagster_ckpt.cli.context import (
     snapshots_known,
 )
 from dagster_ckpt.cli.launch import savepoint_added
-from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.units import counted, size

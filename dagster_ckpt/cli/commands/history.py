@@ -15,7 +15,7 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, MinMax
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.units import ago, count, duration, moment, size
 from dagster_ckpt.errors import printable
-from dagster_ckpt.operations.records import AuditRow, audit_of, load_record
+from dagster_ckpt.operations.deployment import AuditRow, audit_of, load_record
 from dagster_ckpt.page.facts import CheckpointPage, Depth, page_facts
 
 

@@ -1,8 +1,11 @@
-"""maintain, requeue: small files of tables merged, old ones removed; quarantined rows put through their stage again."""
+"""maintain, requeue: small files of tables merged, old ones removed; quarantined rows put through their stage again.
+
+publish, set-aside: the two ways out for rows that wait for a sink.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +13,20 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command
-from dagster_ckpt.core.units import size
+from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launched
+from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
+from dagster_ckpt.core.units import counted, size
+from dagster_ckpt.dagster.names import (
+    COORDINATOR_KEY,
+    SAVEPOINT_OP,
+    STARTED_BY_TAG,
+    SavepointAction,
+    savepoint_job_name,
+)
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
 from dagster_ckpt.operations.care.requeue import RequeueableRows, order_requeue, preview_requeue
+from dagster_ckpt.operations.readers.waiting import WaitingRows, waiting_rows
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -102,3 +116,103 @@ def _show_rows(work: Invocation, found: tuple[RequeueableRows, ...]) -> None:
         work.output.table("", ("stage", "condition", "rows>", "orders that wait>"), rows)
     else:
         work.output.say("no such row is in a quarantine")
+
+
+@command("publish")
+@click.argument("pipeline")
+@code_options
+def publish(work: Invocation, *, pipeline: str, code: CodeOptions) -> ExitCode:
+    """Publish the rows of PIPELINE that wait for its sinks, with a checkpoint of the idle pipeline; nothing is read.
+
+    Give the code (-m, -f or -w) with the definition that the rows were staged for.
+    """
+    chosen = pipeline_id(pipeline)
+    waiting = _waiting(work, chosen, code)
+    if not waiting:
+        return _nothing_waits(work, chosen)
+    for one in waiting:
+        work.output.say(f"{one.sink}: {counted(one.rows, 'row waits', 'rows wait')} for {one.place}")
+    run = _checkpoint(work, chosen, code, {})
+    left = () if run.has_failed else _waiting(work, chosen, code)
+    for one in left:
+        work.output.say(f"{one.sink}: {counted(one.rows, 'row still waits', 'rows still wait')}. {one.why}")
+    done = ended(work, run, waited=waiting, waiting=left)
+    return ExitCode.TROUBLE if left else done
+
+
+@command("set-aside")
+@click.argument("pipeline")
+@click.option("--sink", default="", metavar="UID", help="Sink whose rows are meant, where several have some.")
+@click.option("--yes", is_flag=True, help="Do it; without this the rows are only shown.")
+@code_options
+def set_aside(work: Invocation, *, pipeline: str, sink: str, yes: bool, code: CodeOptions) -> ExitCode:
+    """Show the rows of PIPELINE that a sink cannot show; with --yes write them to files and go on without them.
+
+    The files lie in the folder .set_aside beside the tables. A restore of an older checkpoint brings the rows again.
+    Needs the pipeline's code (-m, -f or -w).
+    """
+    chosen = pipeline_id(pipeline)
+    waiting = _waiting(work, chosen, code)
+    if not waiting:
+        return _nothing_waits(work, chosen)
+    for one in waiting:
+        _show(work, one)
+    if not yes:
+        work.output.say(
+            "nothing was changed: repeat with --yes to do it, or mend what refuses them and publish"
+        )
+        work.output.result({"dry_run": True, "waiting": waiting})
+        return ExitCode.FINE
+    run = _checkpoint(work, chosen, code, {"set_aside": [_meant(waiting, sink)]})
+    return ended(work, run, waiting=waiting)
+
+
+def _waiting(work: Invocation, pipeline: PipelineId, code: CodeOptions) -> tuple[WaitingRows, ...]:
+    import dagster as dg
+
+    declared = declared_in(code, pipeline)
+    if declared is None:
+        raise click.UsageError("the pipeline's code is needed: give -m, -f or -w")
+    job = job_in(code, savepoint_job_name(pipeline))
+    with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
+        return waiting_rows(declared, getattr(resources, COORDINATOR_KEY))
+
+
+def _nothing_waits(work: Invocation, pipeline: PipelineId) -> ExitCode:
+    work.output.say(f"nothing waits: every sink of {pipeline} shows what was prepared for it")
+    work.output.result({"waiting": []})
+    return ExitCode.FINE
+
+
+def _show(work: Invocation, one: WaitingRows) -> None:
+    of = "no checkpoint yet" if one.checkpoint_id is None else f"checkpoint {one.checkpoint_id}"
+    batches = ", ".join(map(str, one.batches))
+    work.output.say(
+        f"{one.sink}: {counted(one.rows, 'row waits', 'rows wait')} for {one.place} "
+        f"(batches {batches}, refused with {of})"
+    )
+    work.output.say(one.why or "nothing is known against them: publish tries them again")
+    if one.examples:
+        work.output.table("", one.columns, one.examples)
+
+
+def _meant(waiting: Sequence[WaitingRows], sink: str) -> StageUid:
+    uids = [one.sink for one in waiting]
+    if sink and sink not in uids:
+        raise InvalidRequest(f"nothing waits for sink {sink!r}; rows wait for {', '.join(uids)}")
+    if not sink and len(uids) > 1:
+        raise InvalidRequest(f"rows wait for several sinks: name one with --sink ({', '.join(uids)})")
+    return StageUid(sink) if sink else uids[0]
+
+
+def _checkpoint(
+    work: Invocation, pipeline: PipelineId, code: CodeOptions, config: dict[str, Any]
+) -> Launched:
+    return launched(
+        work,
+        LaunchTarget(code=code),
+        savepoint_job_name(pipeline),
+        SAVEPOINT_OP,
+        config={"action": SavepointAction.CHECKPOINT.value, **config},
+        tags={STARTED_BY_TAG: f"dagster-ckpt {'set-aside' if config else 'publish'}"},
+    )

@@ -1,18 +1,19 @@
-"""restore: a run of the pipeline's job from a snapshot."""
+"""restore, preview: a run of the pipeline's job from a snapshot, and what that would do."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dagster_ckpt.cli.code_location import declared_in
-from dagster_ckpt.cli.commands.preview import show_preview
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
+from dagster_ckpt.cli.output import Output, show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.restore_point import restore_point
+from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.names import (
     RESTORE_OP,
     RESTORE_TAG,
@@ -22,8 +23,149 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.extensions import PROGRAMS, extension, extension_names
-from dagster_ckpt.operations.restores.preview import preview_restore
-from dagster_ckpt.operations.snapshots.catalog import absolute
+from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
+from dagster_ckpt.operations.restores.tables import TablePreview
+from dagster_ckpt.operations.snapshots.catalog import absolute, find_snapshot
+
+if TYPE_CHECKING:
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+
+@command("preview")
+@click.argument("snapshot", default="latest")
+@pipeline_option
+@click.option(
+    "--fork-of", default="", metavar="NAME", help="The snapshot is this pipeline's, and --pipeline forks it."
+)
+@click.option(
+    "--claim-mode", type=click.Choice([m.value for m in ClaimMode]), default="no_claim", show_default=True
+)
+@click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
+@click.option("--allow-missing-files", is_flag=True, help="Leave out rows of files that are gone.")
+@click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
+@click.option(
+    "--keep-rows-of",
+    metavar="UID",
+    multiple=True,
+    help="Leave them in the table of this sink only, which cannot go back; may be repeated.",
+)
+@click.option(
+    "--files-only",
+    is_flag=True,
+    help="With the code: answer at once, without starting its queries on a copy.",
+)
+@code_options
+def preview(
+    work: Invocation,
+    *,
+    snapshot: str,
+    pipeline: str,
+    fork_of: str,
+    claim_mode: str,
+    allow_non_restored_state: bool,
+    allow_missing_files: bool,
+    keep_rows: bool,
+    keep_rows_of: tuple[str, ...],
+    files_only: bool,
+    code: CodeOptions,
+) -> ExitCode:
+    """Preview the restore of SNAPSHOT. Exit code 1 when it would be refused.
+
+    With the pipeline's code (-m, -f or -w) its stages are compared as they are now, and every query is started on a
+    copy, with Spark, into a null sink: that finds a query which cannot go on from the snapshot's state. Without the
+    code, stages are compared as they last ran.
+    """
+    options = RestoreOptions(
+        restore_from=restore_point(snapshot),
+        claim_mode=ClaimMode(claim_mode),
+        allow_non_restored_state=allow_non_restored_state,
+        allow_missing_files=allow_missing_files,
+        roll_back_tables=not keep_rows,
+        keep_rows_of=keep_rows_of,
+        fork=bool(fork_of),
+    )
+    chosen = pipeline_id(pipeline) if fork_of and pipeline else work.pipeline(pipeline)
+    declared = declared_in(code, chosen)
+    found = preview_restore(
+        work.deployment,
+        options,
+        chosen,
+        graph=declared.graph if declared else None,
+        hooks=declared.hook_uids if declared else None,
+        code=declared,
+        snapshot_of=pipeline_id(fork_of) if fork_of else None,
+    )
+    if declared and found.is_possible and not files_only and not options.fork:
+        with work.output.busy("starting every query on a copy"):
+            found = _with_queries_tried(work, found, options, declared, code)
+    work.output.result(found)
+    show_preview(work.output, found)
+    return ExitCode.FINE if found.is_possible else ExitCode.TROUBLE
+
+
+def _with_queries_tried(
+    work: Invocation,
+    found: RestorePreview,
+    options: RestoreOptions,
+    pipeline: CheckpointedPipeline,
+    code: CodeOptions,
+) -> RestorePreview:
+    """Return the preview after a trial with the resources of the code location."""
+    import dagster as dg
+
+    from dagster_ckpt.dagster.jobs.gate import with_queries_tried
+    from dagster_ckpt.dagster.names import COORDINATOR_KEY, restore_job_name
+
+    job = job_in(code, restore_job_name(pipeline.name))
+    snapshot = find_snapshot(work.deployment, options.restore_from, pipeline.name)
+    with dg.build_resources(dict(job.resource_defs)) as resources:
+        coordinator = getattr(resources, COORDINATOR_KEY)
+        return with_queries_tried(found, resources, pipeline, coordinator, snapshot)
+
+
+def show_preview(output: Output, found: RestorePreview) -> None:
+    """Show what a restore would do."""
+    verdict = "can be restored" if found.is_possible else "CANNOT be restored"
+    output.say(f"{found.snapshot} {verdict} as pipeline {found.pipeline} ({size(found.bytes)} of state)")
+    for refusal in found.refusals:
+        output.say(f"  refused: {refusal}")
+    for warning in found.warnings:
+        output.say(f"  note: {warning}")
+    stages = [
+        (s.uid, s.fate, s.saved_uid, s.batch_id, s.partitions and f"{s.partitions[0]} -> {s.partitions[1]}",
+         size(s.bytes))
+        for s in found.stages
+    ]  # fmt: skip
+    output.table("stages", ("stage", "gets", "state of", "batch>", "partitions", "size>"), stages)
+    replays = [
+        (r.stage, r.step.source, r.step.start, r.step.end, r.step.number, r.batches) for r in found.replay
+    ]
+    if replays:
+        title = f"read again, up to {found.compared_with}"
+        output.table(title, ("stage", "source", "from", "to", "units>", "batches>"), replays)
+    show_positions(output, found.positions)
+    if found.tables:
+        output.table(
+            "tables", ("stage", "table", "what happens"), [(t.stage, t.uri, _fate(t)) for t in found.tables]
+        )
+    if found.hooks:
+        output.table("hooks", ("hook", "gets"), [(h.uid, h.fate) for h in found.hooks])
+    if found.schemas:
+        rows = [(m.stage, m.what, m.saved, m.current) for m in found.schemas]
+        output.table("state that is kept in another way now", ("stage", "what", "saved", "now"), rows)
+
+
+def _fate(t: TablePreview) -> str:
+    parts = [str(t.fate)]
+    if t.rows_leaving:
+        leave = "leaves" if t.rows_leaving == 1 else "leave"
+        verb = "past the restore point" if t.fate == "keeps_rows" else leave
+        parts.append(f"{counted(t.rows_leaving, 'row')} {verb}")
+    if t.rows_returning:
+        parts.append(f"{counted(t.rows_returning, 'row comes back', 'rows come back')}")
+    if t.message:
+        parts.append(t.message)
+    return "; ".join(parts)
 
 
 def restore_options(function: Any) -> Any:

@@ -61,7 +61,7 @@ def savepoint(
 
 def asked_of_stream(work: Invocation, pipeline: PipelineId, request: CheckpointRequest) -> ExitCode | None:
     """Let the stream that is alive take a snapshot, whichever program runs it; None: there is none."""
-    from dagster_ckpt.dagster.runs.lease import request_from_running_stream
+    from dagster_ckpt.dagster.runs.turn import request_from_running_stream
 
     taken = request_from_running_stream(
         work.deployment.store, pipeline, request, open_storage=work.locations.open_storage

@@ -27,8 +27,7 @@ from dagster_ckpt.core.model import (
 )
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
-from dagster_ckpt.core.restore.facts import RestoreLine
-from dagster_ckpt.core.restore.known import KnownSnapshot
+from dagster_ckpt.core.restore.facts import KnownSnapshot, RestoreLine
 from dagster_ckpt.errors import Corrupt
 
 EXPIRED_REMEMBERED = 16

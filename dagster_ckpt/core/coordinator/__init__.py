@@ -5,17 +5,14 @@
 | ``state`` | the whole state, and the shape of a decision |
 | ``inputs`` | what a decision is made on |
 | ``transitions`` | the one decision function |
-| ``effects`` | what the runtime does after a decision was stored |
-| ``events`` | what listeners are told after it |
-| ``admission`` | requests before they have an id |
+| ``effects`` | what the runtime does after a decision was stored, and what listeners are told |
+| ``admission`` | requests before they have an id, of this process and, through the record, of others |
 | ``triggering`` | from the queue to a triggered checkpoint |
-| ``acknowledgements`` | acknowledgements, declines and confirmations of stages, in time or late |
-| ``participants`` | driver-side states and results of master hooks |
+| ``acknowledgements`` | answers of stages, in time or late; driver-side states, results of master hooks |
 | ``completion`` | how a checkpoint ends: completed or aborted |
 | ``metadata`` | from acknowledgements to the content of ``_metadata`` |
 | ``stopping`` | how stop-with-savepoint goes on when savepoint or stages end |
 | ``deletions`` | which deletions are due, and which shared files go with them |
 | ``lifecycle`` | stages come and go, the timer runs, the run ends |
 | ``counting`` | where the statistics of a checkpoint are drawn from |
-| ``mailbox`` | requests of other processes to a run that is alive, kept in the record |
 """

@@ -25,13 +25,15 @@ from dagster_ckpt.core.coordinator.counting import ended_statistics, remembered,
 from dagster_ckpt.core.coordinator.effects import (
     AbortCoordinators,
     AbortHooks,
+    CheckpointCompleted,
+    CheckpointFailed,
+    CheckpointSubsumed,
     CompleteCoordinators,
     CompleteHooks,
     ReleaseHooks,
     SendAborted,
     SendComplete,
 )
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CheckpointSubsumed
 from dagster_ckpt.core.coordinator.inputs import CheckpointBroken, MetadataWritten
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result

@@ -16,8 +16,7 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
 from dagster_ckpt.core.checkpoint.tasks import TaskTable
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.coordinator.effects import Effect, Tell
-from dagster_ckpt.core.coordinator.events import CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CoordinatorEvent, Effect, Tell
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 

@@ -14,7 +14,7 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
     StopWithSavepoint,
 )
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, TaskTable
-from dagster_ckpt.core.coordinator.events import JobFailed, StopEnded
+from dagster_ckpt.core.coordinator.effects import JobFailed, StopEnded
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.properties import RunStatus

@@ -10,8 +10,6 @@ from dagster_ckpt.core.coordinator import (
     completion,
     deletions,
     lifecycle,
-    mailbox,
-    participants,
     triggering,
 )
 from dagster_ckpt.core.coordinator import inputs as i
@@ -58,11 +56,11 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
         case i.SavepointDisposed():
             return lifecycle.savepoint_disposed(state, input)
         case i.LeaseRenewed():
-            return mailbox.lease_renewed(state, input)
+            return admission.lease_renewed(state, input)
         case i.HistoryOutdated():
-            return mailbox.history_outdated(state, input)
+            return admission.history_outdated(state, input)
         case i.MailTaken():
-            return mailbox.mail_taken(state, input)
+            return admission.mail_taken(state, input)
         # from stages
         case i.StageAcked():
             return acknowledgements.stage_acked(state, input, now)
@@ -73,11 +71,11 @@ def decide(  # noqa: PLR0911, PLR0912 - one flat dispatch table
         case i.AbortConfirmed():
             return acknowledgements.abort_confirmed(state, input)
         case i.CoordinatorAcked():
-            return participants.coordinator_acked(state, input, now)
+            return acknowledgements.coordinator_acked(state, input, now)
         case i.HookAcked():
-            return participants.hook_acked(state, input, now)
+            return acknowledgements.hook_acked(state, input, now)
         case i.ParticipantFailed():
-            return participants.participant_failed(state, input, now)
+            return acknowledgements.participant_failed(state, input, now)
         # from effects
         case i.LocationMade():
             return triggering.location_made(state, input, now)

@@ -30,11 +30,11 @@ from dagster_ckpt.core.coordinator.counting import pending_statistics
 from dagster_ckpt.core.coordinator.effects import (
     AskCoordinators,
     CallHooks,
+    CheckpointTriggered,
     MakeLocation,
     ReleaseFinished,
     SendTrigger,
 )
-from dagster_ckpt.core.coordinator.events import CheckpointTriggered
 from dagster_ckpt.core.coordinator.inputs import HooksCalled, LocationMade
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid

@@ -12,22 +12,22 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.location import location_of
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import CheckpointProperties, restored_properties
-from dagster_ckpt.core.restore.choice import snapshot_at
-from dagster_ckpt.core.restore.decision import (
+from dagster_ckpt.core.restore.choice import (
     Adopt,
     Fresh,
     FromSnapshot,
     Restore,
     RestoreDecision,
+    snapshot_at,
     was_restored_by_an_earlier_try,
 )
 from dagster_ckpt.core.restore.facts import (
+    KnownSnapshot,
     Origin,
     RestoreFacts,
     RestoreLine,
     RestorePurpose,
 )
-from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.matching import match_stages, non_restored_state
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import SnapshotFacts, StartFacts

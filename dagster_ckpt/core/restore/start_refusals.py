@@ -10,7 +10,7 @@ from itertools import permutations
 from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.ids import leaves_room
 from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.core.restore.decision import was_restored_by_an_earlier_try
+from dagster_ckpt.core.restore.choice import was_restored_by_an_earlier_try
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.restore.finished_state import FinishedState, check_finished_states
 from dagster_ckpt.core.restore.lineage import (

@@ -8,8 +8,8 @@ At most one run owns a pipeline: the one that holds the newest epoch in the coor
 | is the owner alive? | ``judge_owner``: an end that Dagster has seen counts, and else the lease |
 | what does a second run do? | ``decide_turn``: it waits, ends, or takes over (``concurrent_runs``) |
 | who waits and claims? | ``runtime/turn``, in an op ``dagster/runs/turn``; a compare-and-set has the last word |
-| who ends what nobody ended? | ``judge_attempt`` for the safety net, by ``runtime/dead_attempt`` |
-| may a stream be asked? | ``coordinator/mailbox.is_alive``: it holds its lease and reads its mailbox |
+| who ends what nobody ended? | ``judge_attempt`` for the safety net, by ``runtime/claim`` |
+| may a stream be asked? | ``coordinator/admission.is_alive``: it holds its lease and reads its mailbox |
 
 A run that lost the pipeline without knowing is fenced: its next compare-and-set fails.
 """

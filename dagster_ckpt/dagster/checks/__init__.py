@@ -2,11 +2,9 @@
 
 | file | what it owns |
 |---|---|
-| ``history`` | the last checkpoint completed, its rows are as conditions say, the newest is young; facts of alarms |
-| ``standing`` | snapshots that were found broken stay red beside others that are well |
+| ``history`` | the last checkpoint completed, its rows are as conditions say, the newest is young; horizons |
 | ``verified`` | every file of it is there with the bytes that were written |
 | ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |
-| ``horizon`` | what snapshots go back to is there, and stays for days |
 | ``dry_run`` | how that is tried |
-| ``chosen_snapshot`` | which checkpoint a check looks at |
+| ``chosen_snapshot`` | which checkpoint a check looks at; what was found broken stays red beside what is well |
 """

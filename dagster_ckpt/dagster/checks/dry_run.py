@@ -18,7 +18,7 @@ from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import kept_chains, with_kept_chains
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.restore.decision import FromSnapshot, Restore
+from dagster_ckpt.core.restore.choice import FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
 from dagster_ckpt.core.restore_point import At

@@ -15,8 +15,8 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
     target_of,
     unreadable,
     was_subsumed,
+    with_standing,
 )
-from dagster_ckpt.dagster.checks.standing import with_standing
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.reports.asset import VERIFIED_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.reports.metadata import Restorable

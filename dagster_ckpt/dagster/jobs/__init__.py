@@ -10,7 +10,6 @@
 | ``gate`` | what must hold before a run restores a chosen snapshot; previews, approvals, dry runs |
 | ``blue_green`` | a fork compared with what readers find, readers swapped to it, a replay with it |
 | ``run_config`` | config of runs: what they start from |
-| ``preview_report`` | what a restore would do, as Dagster shows it |
 | ``dispose`` | deletes a savepoint; the scheduled ones that are kept |
 | ``care`` | the care job: tables maintained, snapshots verified, a fork made to serve |
 """

@@ -10,7 +10,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
@@ -40,14 +40,14 @@ from dagster_ckpt.operations.readers.blue_green import (
     swap_back,
     swap_readers,
 )
-from dagster_ckpt.operations.readers.comparison import ReadersComparison
+from dagster_ckpt.operations.readers.diff_tables import ReadersComparison
+from dagster_ckpt.operations.readers.open_sink import readers_sentence
 from dagster_ckpt.operations.readers.replay import (
     ReplayStart,
     admits_replay,
     plan_replay,
     set_side_tables_aside,
 )
-from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.running import stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator

@@ -28,8 +28,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.lease import request_from_running_stream
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped, request_from_running_stream
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.spark.sink.waiting.aside import FOLDER

@@ -24,7 +24,7 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.dagster.reports.events import DagsterEvents
-from dagster_ckpt.dagster.reports.lines import on_stderr
+from dagster_ckpt.dagster.reports.op_log import on_stderr
 from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.resources.pipeline import resources_of, spark_of
 from dagster_ckpt.dagster.runs.attempt import host_of, told_by

@@ -27,7 +27,7 @@ from dagster_ckpt.dagster.options import Context, Launch
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key, checkpoints_partitions, completed_event
 from dagster_ckpt.dagster.reports.op_log import OpOfRun
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.dagster.runs.lease import owner_state
+from dagster_ckpt.dagster.runs.turn import owner_state
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.stored import read_metadata

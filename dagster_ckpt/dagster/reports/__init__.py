@@ -5,8 +5,7 @@
 | ``asset`` | the checkpoints asset, and a checkpoint as its events |
 | ``metadata`` | what people see of a checkpoint: tables, human units, numbers that plot |
 | ``tables`` | published tables as assets, and their changes as events |
-| ``lines`` | lines of a run's log |
-| ``op_log`` | the op that events are written to, here or elsewhere |
+| ``op_log`` | lines of a run's log, and the op that events are written to, here or elsewhere |
 | ``events`` | listens to the coordinator and reports to Dagster |
 | ``stream_events`` | what of a stream becomes an event in Dagster, and when |
 """

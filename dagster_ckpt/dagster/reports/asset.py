@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_ckpt.core.coordinator.events import CheckpointFailed
+from dagster_ckpt.core.coordinator.effects import CheckpointFailed
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import dagster as dg
 
-from dagster_ckpt.core.coordinator.events import (
+from dagster_ckpt.core.coordinator.effects import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
@@ -35,10 +35,9 @@ from dagster_ckpt.dagster.reports.asset import (
     succeeded_evaluation,
     unchanged_event,
 )
-from dagster_ckpt.dagster.reports.lines import line_of
-from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun
+from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun, line_of
 from dagster_ckpt.dagster.reports.tables import changed_events, condition_evaluations
-from dagster_ckpt.operations.readers.served import readers_sentence
+from dagster_ckpt.operations.readers.open_sink import readers_sentence
 from dagster_ckpt.spark.source.lag import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published, recent_checkpoints
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.coordinator.events import (
+from dagster_ckpt.core.coordinator.effects import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
@@ -28,8 +28,8 @@ from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.reports.events import DagsterEvents
-from dagster_ckpt.dagster.reports.lines import ProgressLines, line_of, log
 from dagster_ckpt.dagster.reports.metadata import history_metadata, stream_metadata
+from dagster_ckpt.dagster.reports.op_log import ProgressLines, line_of, log
 from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.spark.streaming.progress import StreamProgress
 

@@ -3,6 +3,5 @@
 | file | what it owns |
 |---|---|
 | ``attempt`` | one attempt of a pipeline, shared by the run's ops |
-| ``turn`` | when a run claims its pipeline: waiting for the one that is alive |
-| ``lease`` | whether the run that owns a pipeline is alive, and requests to it |
+| ``turn`` | when a run claims its pipeline: whether the run that owns it is alive, and requests to that one |
 """

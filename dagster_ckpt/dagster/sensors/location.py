@@ -11,12 +11,9 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.sensors.failure_alarm import failure_alarm_tick
-from dagster_ckpt.dagster.sensors.horizon import HOUR, horizon_tick
-from dagster_ckpt.dagster.sensors.run_status import Mirrored, shared_run_status_sensors
-from dagster_ckpt.dagster.sensors.safety_net import safety_net_tick
-from dagster_ckpt.dagster.sensors.shared import Tick, build_shared_sensor
-from dagster_ckpt.dagster.sensors.ticks import BoundCoordinator
+from dagster_ckpt.dagster.sensors.alarms import HOUR, failure_alarm_tick, horizon_tick
+from dagster_ckpt.dagster.sensors.safety_net import Mirrored, safety_net_tick, shared_run_status_sensors
+from dagster_ckpt.dagster.sensors.shared import BoundCoordinator, Tick, build_shared_sensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.runs.lease import state_of_run
-from dagster_ckpt.dagster.sensors.ticks import (
+from dagster_ckpt.dagster.runs.turn import state_of_run
+from dagster_ckpt.dagster.sensors.shared import (
     BoundCoordinator,
     Cursor,
     code_location,

@@ -14,8 +14,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
 from dagster_ckpt.dagster.reports.tables import table_asset_key
 from dagster_ckpt.dagster.resources.pipeline import PipelineResources, own_keys
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.readers.load_table import load_table
-from dagster_ckpt.operations.readers.load_tables import Moment, NoOlderRows, moment_of
+from dagster_ckpt.operations.readers.load_table import Moment, NoOlderRows, load_table, moment_of
 from dagster_ckpt.operations.readers.open_sink import tables_of
 from dagster_ckpt.spark.sink.rows import PublishedRows
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.scheduler import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.mailbox import is_alive
+from dagster_ckpt.core.coordinator.admission import is_alive
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.spark.files import replace_whole

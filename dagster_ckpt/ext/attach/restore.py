@@ -20,7 +20,7 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound

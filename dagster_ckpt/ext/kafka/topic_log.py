@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from dagster_ckpt.core.restore.positions import Bounds, Positions, TopicBounds, TopicClock
+from dagster_ckpt.core.restore.horizon import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
 from dagster_ckpt.ext.kafka.broker import NO_SUCH_TOPIC, resolved, topic_ids
 from dagster_ckpt.ext.kafka.topics import KafkaTopics

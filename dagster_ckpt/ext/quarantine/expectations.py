@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from dagster_ckpt.authoring.participants import StageParticipant
+from dagster_ckpt.authoring.stage_settings import StageParticipant
 from dagster_ckpt.core.ids import stage_uid
 from dagster_ckpt.errors import InvalidRequest
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.cli.context import Invocation, command, label_option
+from dagster_ckpt.cli.context import Invocation, StoreExpectation, command, label_option
 from dagster_ckpt.cli.launch import savepoint_added
-from dagster_ckpt.cli.locations import StoreExpectation
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import LabelChanges, SnapshotLabel

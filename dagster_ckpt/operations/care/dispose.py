@@ -15,8 +15,15 @@ from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.deployment import Deployment, InUse, Meter, ProgressCallback, silent
-from dagster_ckpt.operations.records import change_record, load_record
+from dagster_ckpt.operations.deployment import (
+    Deployment,
+    InUse,
+    Meter,
+    ProgressCallback,
+    change_record,
+    load_record,
+    silent,
+)
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.contents import files_of
 from dagster_ckpt.ports import AuditRow

@@ -20,8 +20,7 @@ from dagster_ckpt.core.units import ago, counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.repair import FoundOutside, find_outside
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.restores.horizon import NEAR_DAYS
 from dagster_ckpt.operations.snapshots.catalog import list_storage
 from dagster_ckpt.operations.snapshots.contents import missing_files

@@ -10,9 +10,8 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
-from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.operations.snapshots.facts import entries_of
 from dagster_ckpt.spark.sink.port import Sink, Upkeep
 from dagster_ckpt.spark.sink.positions import as_fork_began

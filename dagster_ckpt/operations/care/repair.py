@@ -14,8 +14,7 @@ from dagster_ckpt.core.location import SnapshotLocation, location_of
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import RunStatus, properties_for
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import change_record
+from dagster_ckpt.operations.deployment import Deployment, change_record
 from dagster_ckpt.operations.snapshots.catalog import list_storage
 from dagster_ckpt.runtime.record_store import RecordChange
 

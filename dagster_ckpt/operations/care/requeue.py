@@ -12,8 +12,8 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.requeue import CHOSEN_BY, RequeueRecord, conditions_in, is_struct, selected
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import change_record, load_record
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
-from dagster_ckpt.operations.records import change_record, load_record
 from dagster_ckpt.runtime.record_store import RecordChange
 
 

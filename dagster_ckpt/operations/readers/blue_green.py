@@ -10,8 +10,8 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.restore.positions import Positions, merged
-from dagster_ckpt.core.supervision.swap import (
+from dagster_ckpt.core.restore.horizon import Positions, merged
+from dagster_ckpt.core.supervision.approval import (
     behind,
     comparison_approval,
     refuse_other_pair,
@@ -21,9 +21,8 @@ from dagster_ckpt.core.supervision.swap import (
     with_serving,
 )
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.readers.comparison import ReadersComparison, TableComparison
-from dagster_ckpt.operations.readers.diff_tables import diff_tables
+from dagster_ckpt.operations.deployment import Deployment, change_record, load_record, serving_of
+from dagster_ckpt.operations.readers.diff_tables import ReadersComparison, TableComparison, diff_tables
 from dagster_ckpt.operations.readers.open_sink import (
     Coordinator,
     ReaderTable,
@@ -33,7 +32,6 @@ from dagster_ckpt.operations.readers.open_sink import (
     table_dir_of,
     tables_of,
 )
-from dagster_ckpt.operations.records import change_record, load_record, serving_of
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.audit import NOBODY, Operator

@@ -13,10 +13,9 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore_point import RestorePoint, restore_point
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.blue_green import who_serves
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
-from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.facts import entries_of
 from dagster_ckpt.runtime.attempt_setup import Admit

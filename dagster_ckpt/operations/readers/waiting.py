@@ -12,10 +12,9 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
-from dagster_ckpt.operations.records import load_record
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch

@@ -11,10 +11,9 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 from dagster_ckpt.core.restore.horizon import Horizon, Pin, horizon_of
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, OutcomeUnknown, Unavailable
-from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.deployment import Deployment, change_record, load_record
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
-from dagster_ckpt.operations.records import change_record, load_record
 from dagster_ckpt.operations.snapshots.contents import missing_files
 from dagster_ckpt.operations.snapshots.facts import entries_of
 from dagster_ckpt.runtime.record_store import RecordChange

@@ -36,7 +36,7 @@ from dagster_ckpt.operations.restores.tables import (
 )
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.contents import missing_files, operators_of, readers_of
-from dagster_ckpt.operations.snapshots.offsets import OffsetStep, step_between
+from dagster_ckpt.operations.snapshots.diff import OffsetStep, step_between
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import StageDirectory

@@ -6,10 +6,8 @@
 | ``contents`` | the files a snapshot consists of, and reading single ones |
 | ``facts`` | what is known about every stored file of a pipeline |
 | ``verify`` | is every file of a snapshot there and intact |
-| ``inspect`` | a stage's state at a snapshot, as DataFrames |
-| ``diff`` | what two snapshots differ in |
-| ``diff_state`` | keys of state that were added, changed, removed between two |
-| ``offsets`` | how far two offsets are apart |
+| ``inspect`` | a stage's state at a snapshot, as DataFrames; its keys that were added, changed, removed between two |
+| ``diff`` | what two snapshots differ in; how far two offsets are apart |
 | ``export`` | a snapshot copied to another storage, self-contained |
 | ``plan_facts`` | what a plan of an upgrade compares: no state, no rows |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |

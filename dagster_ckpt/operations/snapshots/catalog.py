@@ -14,13 +14,11 @@ from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.location import SnapshotLocation, folder_of, location_of
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, Labeled
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
-from dagster_ckpt.core.restore.decision import FromSnapshot
-from dagster_ckpt.core.restore.known import existing
+from dagster_ckpt.core.restore.choice import FromSnapshot, latest_snapshot, snapshot_at
+from dagster_ckpt.core.restore.facts import existing
 from dagster_ckpt.core.restore_point import At, Key, Latest, Nothing, RestorePoint, restore_point
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import load_record, only_pipeline
+from dagster_ckpt.operations.deployment import Deployment, load_record, only_pipeline
 from dagster_ckpt.ports import CheckpointStorage, HistoryRow
 from dagster_ckpt.runtime.record_store import RecordStore, parse_row
 from dagster_ckpt.runtime.restore_facts import absolute, absolute_uri, facts_of

@@ -18,8 +18,7 @@ from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.records import load_record
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.snapshots.contents import files_of
 from dagster_ckpt.ports import CheckpointStorage, HistoryRow
 from dagster_ckpt.runtime.record_store import RecordStore, parse_row

@@ -17,8 +17,7 @@ from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, LabelCha
 from dagster_ckpt.core.paths import savepoint_key
 from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, silent
-from dagster_ckpt.operations.records import change_record
+from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, change_record, silent
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.restore.decision import Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState, match_hooks, non_restored_state
 from dagster_ckpt.errors import InvalidRequest
 

@@ -15,7 +15,7 @@ from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import Chain
-from dagster_ckpt.core.restore.decision import Fresh, Restore
+from dagster_ckpt.core.restore.choice import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.core.restore.start_checks import refuse_start
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.config import CheckpointConfig
-    from dagster_ckpt.core.restore.decision import RestoreDecision
+    from dagster_ckpt.core.restore.choice import RestoreDecision
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import FileEntry
-from dagster_ckpt.core.restore.decision import Adopt, Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError, InvalidRequest

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest

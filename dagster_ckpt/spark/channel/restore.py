@@ -28,7 +28,7 @@ from dagster_ckpt.spark.files import batch_of, remove_files
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
-    from dagster_ckpt.core.restore.decision import Restore
+    from dagster_ckpt.core.restore.choice import Restore
     from dagster_ckpt.core.restore.matching import StageMatch
     from dagster_ckpt.spark.directories import AttemptDirectory
 

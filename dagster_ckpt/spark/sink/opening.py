@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dagster_ckpt.authoring.participants import derived_target
+from dagster_ckpt.authoring.stage_settings import derived_target
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.authoring.targets import SinkTarget, target_at
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid

@@ -6,9 +6,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.targets import SourceOrigin
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted, CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.positions import Positions
+from dagster_ckpt.core.restore.horizon import Positions
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.source.positions import TopicLog, source_positions
 from dagster_ckpt.spark.stage_report import Reporter

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.positions import PartitionLag, lags
+from dagster_ckpt.core.restore.horizon import PartitionLag, lags
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.source.positions import SourcePosition, TopicLog, source_positions
 

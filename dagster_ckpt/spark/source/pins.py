@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.restore.horizon import Pin
-from dagster_ckpt.core.restore.positions import TopicBounds, lost_positions, made_again, topic_pins, unread
+from dagster_ckpt.core.restore.horizon import Pin, TopicBounds, lost_positions, made_again, topic_pins, unread
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage

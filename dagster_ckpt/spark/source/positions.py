@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.model import Chain, CheckpointMetadata
-from dagster_ckpt.core.restore.positions import Positions, TopicBounds, TopicClock, merged, topic_positions
+from dagster_ckpt.core.restore.horizon import Positions, TopicBounds, TopicClock, merged, topic_positions
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import note_topic_ids, read_offsets

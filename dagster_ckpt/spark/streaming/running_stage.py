@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.stages import Boundedness
+from dagster_ckpt.authoring.stage_settings import Boundedness
 from dagster_ckpt.core.alignment import Decline
 from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid

@@ -6,7 +6,7 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import StatisticsSnapshot, gauges
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
-from dagster_ckpt.core.coordinator.events import (
+from dagster_ckpt.core.coordinator.effects import (
     CheckpointDiscarded,
     CheckpointFailed,
     CheckpointRejected,
@@ -21,7 +21,7 @@ from dagster_ckpt.core.outcomes import CheckpointOutcome
 from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.core.properties import CheckpointProperties
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 
 from dagster_ckpt.core.checkpoint.shown import Moved
-from dagster_ckpt.core.coordinator.events import CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CoordinatorEvent
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.paths import CheckpointPaths

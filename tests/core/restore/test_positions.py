@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.restore.horizon import DAY, horizon_of
-from dagster_ckpt.core.restore.positions import (
+from dagster_ckpt.core.restore.horizon import (
+    DAY,
     Bounds,
     TopicClock,
+    horizon_of,
     lags,
     lost_positions,
     merged,

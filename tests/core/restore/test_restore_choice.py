@@ -20,11 +20,11 @@ from dagster_ckpt.core.model import (
     TableSnapshot,
 )
 from dagster_ckpt.core.properties import properties_for, restored_properties
-from dagster_ckpt.core.restore.choice import choose_restore_point
-from dagster_ckpt.core.restore.decision import Adopt, Fresh, FromSnapshot, Restore
+from dagster_ckpt.core.restore.choice import Adopt, Fresh, FromSnapshot, Restore, choose_restore_point
 from dagster_ckpt.core.restore.facts import (
     AttemptEnd,
     DirectoryState,
+    KnownSnapshot,
     Origin,
     PreviousAttempt,
     RestoreFacts,
@@ -33,7 +33,6 @@ from dagster_ckpt.core.restore.facts import (
     shape_of,
 )
 from dagster_ckpt.core.restore.from_snapshot import as_known, line_after, purpose_for, restore_of
-from dagster_ckpt.core.restore.known import KnownSnapshot
 from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.dagster.jobs.preview_report import preview_metadata, sentence_of
+from dagster_ckpt.dagster.jobs.gate import preview_metadata, sentence_of
 from dagster_ckpt.operations.restores.preview import (
     Replay,
     RestorePreview,
@@ -18,7 +18,7 @@ from dagster_ckpt.operations.restores.preview import (
     StagePreview,
 )
 from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
-from dagster_ckpt.operations.snapshots.offsets import OffsetStep
+from dagster_ckpt.operations.snapshots.diff import OffsetStep
 
 POSSIBLE = RestorePreview(
     pipeline=PipelineId("shop"),

@@ -17,7 +17,7 @@ from dagster_ckpt import (
     build_savepoint_sensor,
 )
 from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL, dispose_expired, expired_savepoints
-from dagster_ckpt.dagster.sensors.savepoint import SavepointWanted, after_checkpoints
+from dagster_ckpt.dagster.sensors.on_condition import SavepointWanted, after_checkpoints
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import Site
 

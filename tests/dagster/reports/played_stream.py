@@ -20,7 +20,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
-from dagster_ckpt.core.coordinator.events import (
+from dagster_ckpt.core.coordinator.effects import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.dagster.reports.lines import ProgressLines, line_of, log, on_stderr
+from dagster_ckpt.dagster.reports.op_log import ProgressLines, line_of, log, on_stderr
 from dagster_ckpt.dagster.reports.stream_events import HANGING, StreamingEvents
 from dagster_ckpt.spark.epoch.drains import wait_for
 from dagster_ckpt.spark.streaming.progress import PendingProgress, RunningStageProgress, StreamProgress

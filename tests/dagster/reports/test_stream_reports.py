@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import PipelineOptions
-from dagster_ckpt.core.coordinator.events import CheckpointRejected
+from dagster_ckpt.core.coordinator.effects import CheckpointRejected
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest

@@ -17,7 +17,7 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.ownership import Alive, Dead, Silent
-from dagster_ckpt.dagster.runs.lease import owner_of, request_from_running_stream
+from dagster_ckpt.dagster.runs.turn import owner_of, request_from_running_stream
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.runtime.record_store import NO_RECORD, RecordStore
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore

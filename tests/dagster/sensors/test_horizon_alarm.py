@@ -11,7 +11,7 @@ import pytest
 from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.restore.horizon import DAY, Horizon, Pin, horizon_of
 from dagster_ckpt.core.supervision.alarms import AlarmKind
-from dagster_ckpt.dagster.sensors import horizon as sensor
+from dagster_ckpt.dagster.sensors import alarms as sensor
 from tests.dagster.conftest import Site
 from tests.spark.epoch.small_pipeline import shop
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt.dagster.checks.horizon import horizon_result
+from dagster_ckpt.dagster.checks.history import horizon_result
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.care.maintain import maintain_tables, plan_maintenance
 from dagster_ckpt.operations.restores.horizon import restorability

@@ -18,7 +18,7 @@ from dagster_ckpt.core.checkpoint.shown import ServedTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.deployment import Deployment, Operator, audit_of
 from dagster_ckpt.operations.readers.blue_green import (
     Swapped,
     compare_readers,
@@ -26,7 +26,6 @@ from dagster_ckpt.operations.readers.blue_green import (
     swap_readers,
 )
 from dagster_ckpt.operations.readers.open_sink import own_table
-from dagster_ckpt.operations.records import Operator, audit_of
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow
 from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned

@@ -13,7 +13,7 @@ import pytest
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.care.doctor import diagnose
-from dagster_ckpt.operations.readers.load_tables import LoadedTables
+from dagster_ckpt.operations.readers.load_table import LoadedTables
 from dagster_ckpt.operations.snapshots.catalog import snapshots_of
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.testing.faulty import SimulatedCrash

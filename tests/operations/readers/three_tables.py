@@ -26,10 +26,10 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.outcomes import Completed, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.restore.decision import Restore
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.operations.readers.load_tables import LoadedTables
+from dagster_ckpt.operations.readers.load_table import LoadedTables
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.operations.snapshots.diff import Presence, diff_snapshots
-from dagster_ckpt.operations.snapshots.offsets import step_between
+from dagster_ckpt.operations.snapshots.diff import Presence, diff_snapshots, step_between
 from tests.operations.world import World
 
 

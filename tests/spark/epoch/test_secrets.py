@@ -14,7 +14,7 @@ import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.cli.locations import Locations
+from dagster_ckpt.cli.context import Locations
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.errors import CheckpointError
 from tests.spark.epoch.conftest import Lab

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from dagster_ckpt.core.coordinator.events import CheckpointCompleted
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.dagster.reports.metadata import position_metadata
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_ckpt.core.coordinator.events import StageAcknowledged
+from dagster_ckpt.core.coordinator.effects import StageAcknowledged
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.spark.channel.sink import ChannelSink

@@ -16,7 +16,7 @@ import pytest
 
 from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.mailbox import is_alive
+from dagster_ckpt.core.coordinator.admission import is_alive
 from dagster_ckpt.core.properties import RunStatus
 from tests.progress import Sampled, exit_code, wait_until, work_of
 from tests.records import find_record
