@@ -77,7 +77,7 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
     world = World() if attaches else look_around(setup)
 
     def open_on(loaded: LoadedRecord | None) -> RecordChange[Opened]:
-        record = CoordinatorRecord(pipeline=setup.graph.pipeline) if loaded is None else loaded.record
+        record = _first_record(setup) if loaded is None else loaded.record
         owns = record.owner == setup.owner and record.epoch > 0
         if owns and setup.ownership is Ownership.ATTACH:
             state, restored = _attached(setup, record, setup.now()), _restored_before(setup, record)
@@ -101,6 +101,13 @@ def open_attempt(setup: AttemptSetup, check: Callable[[RestoreDecision], None]) 
 
     opened, version = setup.records.transact(setup.graph.pipeline, open_on)
     return replace(opened, version=version)
+
+
+def _first_record(setup: AttemptSetup) -> CoordinatorRecord:
+    """Return a record with what its pipeline's former names have left to be done: orders for quarantined rows."""
+    former = (setup.records.record(name) for name in setup.graph.previous_names)
+    left = next((one.requeue for one in former if one is not None), ())
+    return CoordinatorRecord(pipeline=setup.graph.pipeline, requeue=left)
 
 
 def _attached(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> CoordinatorState:

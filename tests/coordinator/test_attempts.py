@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
+from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed, Failed
@@ -15,9 +22,14 @@ from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.operations.records import change_record
+from dagster_ckpt.runtime.record_store import RecordChange
+from dagster_ckpt.testing import MemoryCoordinatorStore
+from dagster_ckpt.testing.coordinator import harness
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
 from dagster_ckpt.testing.faults import Operation, SimulatedCrash
+from dagster_ckpt.testing.graph import build_graph
 from tests.coordinator.scenarios import two
 
 KEEP: Settings = {"externalized_checkpoint_retention": "retain_on_cancellation"}
@@ -69,6 +81,27 @@ def test_a_permit_is_made_only_for_a_completed_checkpoint_of_the_owner() -> None
         h.coordinator.permit_for(cp)
     h.acknowledge_all(cp)
     assert h.coordinator.permit_for(cp) == CommitPermit(h.graph.pipeline, h.coordinator.epoch, cp, None)
+
+
+def test_a_renamed_pipeline_takes_along_what_was_ordered_under_its_former_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryCoordinatorStore()
+    two(pipeline="sales", store=store)
+    order = RequeueRecord(order_id="1", stage=StageUid("a"), asked_at=0.0)
+
+    def ordered(record: CoordinatorRecord) -> RecordChange[None]:
+        return RecordChange(answer=None, record=record.model_copy(update={"requeue": (order,)}))
+
+    change_record(store, PipelineId("sales"), ordered)
+
+    def renamed(*given: Any) -> PipelineGraph:
+        return replace(build_graph(*given), previous_names=(PipelineId("sales"),))
+
+    monkeypatch.setattr(harness, "build_graph", renamed)
+    h = two(pipeline="shop", store=store)
+    assert h.coordinator.record.requeue == (order,)
+    assert h.next_attempt().coordinator.record.requeue == (order,), "once"
 
 
 # --- attaching ----------------------------------------------------------------------------------------------

@@ -111,7 +111,9 @@ def _show_rows(work: Invocation, found: tuple[RequeueableRows, ...]) -> None:
     rows = [
         (one.stage, name, number, one.waiting) for one in found for name, number in one.conditions.items()
     ]
-    rows += [(one.stage, "(cannot be requeued)", one.others, one.waiting) for one in found if one.others]
+    rows += [
+        (one.stage, f"({why})", number, one.waiting) for one in found for why, number in one.others.items()
+    ]
     if rows:
         work.output.table("", ("stage", "condition", "rows>", "orders that wait>"), rows)
     else:

@@ -150,8 +150,9 @@ def _requeue(
     act = preview_requeue if is_dry else order_requeue
     for found in act(pipeline, coordinator_of(context, pipeline.name), where):
         named = ", ".join(f"{name!r} {number:,}" for name, number in found.conditions.items())
+        left = "".join(f"; {number:,} stay: {why}" for why, number in found.others.items())
         told = f"{found.stage}: {counted(found.rows, 'row')} {'would be' if is_dry else 'are to be'} requeued"
-        context.log.info(f"{told}{named and f': {named}'}")
+        context.log.info(f"{told}{named and f': {named}'}{left}")
 
 
 def maintenance_lines(found: tuple[TableUpkeep, ...], *, is_dry: bool) -> Iterator[str]:

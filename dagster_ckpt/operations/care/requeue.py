@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -15,6 +17,17 @@ from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import change_record, load_record
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
 from dagster_ckpt.runtime.record_store import RecordChange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+LATE_AGAIN = (
+    "late again: restore a checkpoint from before the watermark passed them, with a longer withWatermark, or read "
+    "them from the table"
+)
+UNPARSED = "text that could not be parsed, or held: mend it in the source"
+OTHER_COLUMNS = "other columns than the newest rows: they stay until the stage returns these again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +39,8 @@ class RequeueableRows:
     rows: int = 0
     conditions: dict[str, int] = field(default_factory=dict)
     """By the condition that led them there."""
-    others: int = 0
-    """Rows that were chosen and cannot go through their stage again: late ones, and text that nobody could parse."""
+    others: dict[str, int] = field(default_factory=dict)
+    """Rows that were chosen and do not go through their stage again, by the reason."""
     waiting: int = 0
     """Earlier orders for this stage whose rows no checkpoint has taken yet."""
 
@@ -61,7 +74,7 @@ def order_requeue(
     orders = tuple(
         RequeueRecord(order_id=uuid.uuid4().hex, stage=one.stage, where=where.strip(), asked_at=time.time())
         for one in found
-        if one.rows
+        if one.rows or OTHER_COLUMNS in one.others
     )
 
     def add(record: CoordinatorRecord) -> RecordChange[None]:
@@ -91,19 +104,41 @@ def _counted(
         return RequeueableRows(stage=uid, place=sink.place, waiting=waiting)
     participant = pipeline.stages[uid].participant
     rereads = participant is not None and participant.rereads
-    told = rows.select([*CHOSEN_BY, "state", "input"]).to_pylist()
-    structs = [rows.column(name).is_valid().to_pylist() for name in rows.column_names if is_struct(name)]
+    told = rows.select([*CHOSEN_BY, "state", "input", "at"]).to_pylist()
+    columns = _columns_of(rows)
+    kept = [(row["at"], name) for row, name in zip(told, columns, strict=True) if name]
+    newest = max(kept)[1] if kept else ""
     chosen = [
-        (row["condition"], any(held) or (rereads and row["input"] is not None))
-        for row, *held in zip(told, *structs, strict=True)
+        (row["condition"], _why_not(row, name, newest, rereads=rereads))
+        for row, name in zip(told, columns, strict=True)
         if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
     ]
-    ready = [condition for condition, is_whole in chosen if is_whole]
+    ready = [condition for condition, why in chosen if not why]
     return RequeueableRows(
         stage=uid,
         place=sink.place,
         rows=len(ready),
         conditions=dict(Counter(ready)),
-        others=len(chosen) - len(ready),
+        others=dict(Counter(why for _, why in chosen if why)),
         waiting=waiting,
     )
+
+
+def _columns_of(rows: pa.Table) -> list[str]:
+    """Return, for each row, the struct that has it as columns; empty: none has."""
+    found = [""] * rows.num_rows
+    for name in filter(is_struct, rows.column_names):
+        found = [
+            name if is_there else one
+            for one, is_there in zip(found, rows[name].is_valid().to_pylist(), strict=True)
+        ]
+    return found
+
+
+def _why_not(row: Mapping[str, Any], columns: str, newest: str, *, rereads: bool) -> str:
+    """Return why a row does not go through its stage again; empty: it does."""
+    if columns:
+        return "" if columns == newest else OTHER_COLUMNS
+    if rereads and row["input"] is not None:
+        return ""
+    return LATE_AGAIN if row["condition"] == "late" else UNPARSED

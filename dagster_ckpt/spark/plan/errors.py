@@ -130,6 +130,9 @@ class RowError:
 _OF_WORKER = "org.apache.spark.api.python.PythonException", "exception was thrown from the Python worker"
 _ROW_STATES = re.compile(r"SQLSTATE: (?:22|39|P0)")
 """Classes of SQL states: data exceptions, exceptions of functions, and those that a query raises itself."""
+_MALFORMED = re.compile(r"Malformed (?:records|Protobuf messages) are detected in [^\n]*")
+"""What a parser says in FAILFAST mode: of Avro without a condition, of CSV before another one, of Protobuf as its own
+error."""
 
 
 def row_error(error: BaseException) -> RowError | None:
@@ -142,6 +145,8 @@ def row_error(error: BaseException) -> RowError | None:
     if any(one in text for one in _OF_WORKER) and (raised := _raised_in_worker(text)):
         line, said = raised
         return RowError(said.partition(":")[0], f"{line}: {said}" if line else said)
+    if malformed := _MALFORMED.search(text):
+        return RowError("MALFORMED_RECORD_IN_PARSING", _SQLSTATE.sub("", malformed[0]).strip())
     conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
     if not conditions or not _ROW_STATES.search(text, conditions[-1].start()):
         return None
@@ -183,7 +188,7 @@ def _own_line(error: BaseException) -> str:
 # only that batch shows the change. None of it is cured by another try.
 
 WAY_OUT = (
-    "change it back; or give the stage a new uid and restore with allow_non_restored_state, and it begins without "
+    "Change it back; or give the stage a new uid and restore with allow_non_restored_state, and it begins without "
     "its state and its positions; or begin from nothing with restore_from: none"
 )
 

@@ -72,7 +72,7 @@ def why_not(before: PlanFacts, now: PlanFacts) -> str:
             is_same_text and (rule.concern is Concern.POSITIONS or bool(now.operators or before.operators))
         )
         if asked and (why := rule.why(before, now)):
-            mend = f": {rule.mend}. Else" if rule.mend else "."
+            mend = f": {rule.mend}." if rule.mend else "."
             return f"cannot go on from its {rule.concern.of}: {why}{mend} {WAY_OUT}"
     return ""
 
@@ -109,7 +109,7 @@ def check_plan(
         ):
             raise ChangedQuery(
                 f"stage {uid!r} cannot go on from its positions: {moved}. Spark knows files by their absolute paths "
-                f"and would read all of them again: move them back, or mount them where they were. Else {WAY_OUT}"
+                f"and would read all of them again: move them back, or mount them where they were. {WAY_OUT}"
             )
         refuse_another_machines_zone(uid, frame, before.read_in_zone, now.read_in_zone)
     now.write(directory)

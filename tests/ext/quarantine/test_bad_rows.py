@@ -32,7 +32,13 @@ from dagster_ckpt.dagster.names import care_job_name
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine import poisoned_rows
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
-from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
+from dagster_ckpt.operations.care.requeue import (
+    LATE_AGAIN,
+    OTHER_COLUMNS,
+    UNPARSED,
+    order_requeue,
+    preview_requeue,
+)
 from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.channel.log import ChannelLog
 from tests.root import ROOT
@@ -288,7 +294,8 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     assert {row["state"] for row in rows.values()} == {"quarantined"}, (
         "other columns than the stage returns now"
     )
-    order_requeue(other, lab.coordinator, "tries = 1")
+    [told] = order_requeue(other, lab.coordinator, "tries = 1")
+    assert (told.rows, told.others) == (1, {OTHER_COLUMNS: 5})
     put(feed, (8, "hal", -8))
     with monkeypatch.context() as unpublished:
         unpublished.setattr(DeltaSink, "publish", never)
@@ -381,7 +388,7 @@ def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
         }
     assert told[2]["hourly"].refused_rows == "1 dropped by the watermark; 3 late ones kept"
     counted = {one.stage: (one.rows, one.others) for one in preview_requeue(pipeline, lab.coordinator)}
-    assert counted == {"hourly": (0, 3), "once": (0, 3)}, "what is late once is late again"
+    assert counted == {"hourly": (0, {LATE_AGAIN: 3}), "once": (0, {LATE_AGAIN: 3})}
 
 
 def test_late_rows_that_cannot_be_told_exactly_are_refused_before_the_first_row(
@@ -599,7 +606,11 @@ def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path
     mended = parsed_at_the_source(feed, amount="amount + 500000000")
     overflown = "condition = 'ARITHMETIC_OVERFLOW'"
     ordered = {one.stage: (one.rows, one.others) for one in order_requeue(mended, lab.coordinator, overflown)}
-    assert ordered == {"orders": (0, 0), "paid_rows": (2, 0)}
+    assert ordered == {"orders": (0, {}), "paid_rows": (2, {})}
+    assert [one.others for one in preview_requeue(mended, lab.coordinator, "tries = 1")] == [
+        {UNPARSED: 3},
+        {},
+    ]
     again = lab.run(mended)
     assert again.success, failure_text(again)
     tried = [row for row in rows_in(quarantine) if row["tries"] == 2]

@@ -131,6 +131,18 @@ Caused by: SparkArithmeticException: [ARITHMETIC_OVERFLOW] overflow. Use 'try_mu
             "MALFORMED_RECORD_IN_PARSING",
             "bad. Parse Mode:",
         ),
+        (
+            "[MALFORMED_RECORD_IN_PARSING] Malformed records are detected in record parsing: [1]. SQLSTATE: 22023\n"
+            "Caused by: [MALFORMED_CSV_RECORD] Malformed CSV record: 1,x SQLSTATE: KD000",
+            "MALFORMED_RECORD_IN_PARSING",
+            "Malformed records are detected in record parsing: [1].",
+        ),
+        (
+            "SparkException: Malformed records are detected in record parsing. Current parse Mode: FAILFAST.\n"
+            "Caused by: java.io.EOFException",  # of Avro
+            "MALFORMED_RECORD_IN_PARSING",
+            "Malformed records are detected in record parsing. Current parse Mode: FAILFAST.",
+        ),
         ("[USER_RAISED_EXCEPTION] no such unit SQLSTATE: P0001", "USER_RAISED_EXCEPTION", "no such unit"),
         ("[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 64 bytes of memory. SQLSTATE: 53200", None, ""),
         ("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file. SQLSTATE: KD001", None, ""),
