@@ -132,14 +132,18 @@ Caused by: SparkArithmeticException: [ARITHMETIC_OVERFLOW] overflow. Use 'try_mu
             "bad. Parse Mode:",
         ),
         (
-            "[MALFORMED_RECORD_IN_PARSING] Malformed records are detected in record parsing: [1]. SQLSTATE: 22023\n"
-            "Caused by: [MALFORMED_CSV_RECORD] Malformed CSV record: 1,x SQLSTATE: KD000",
+            (
+                "[MALFORMED_RECORD_IN_PARSING] Malformed records are detected in record parsing: [1]. SQLSTATE: 22023\n"
+                "Caused by: [MALFORMED_CSV_RECORD] Malformed CSV record: 1,x SQLSTATE: KD000"
+            ),
             "MALFORMED_RECORD_IN_PARSING",
             "Malformed records are detected in record parsing: [1].",
         ),
         (
-            "SparkException: Malformed records are detected in record parsing. Current parse Mode: FAILFAST.\n"
-            "Caused by: java.io.EOFException",  # of Avro
+            (
+                "SparkException: Malformed records are detected in record parsing. Current parse Mode: FAILFAST.\n"
+                "Caused by: java.io.EOFException"
+            ),  # of Avro
             "MALFORMED_RECORD_IN_PARSING",
             "Malformed records are detected in record parsing. Current parse Mode: FAILFAST.",
         ),
