@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dagster_ckpt.operations.records import change_record
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
@@ -23,6 +22,7 @@ from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import change_record
 from dagster_ckpt.runtime.record_store import RecordChange
 from dagster_ckpt.testing import MemoryCoordinatorStore
 from dagster_ckpt.testing.coordinator import harness
