@@ -41,13 +41,13 @@ from dagster_ckpt.operations.readers.blue_green import (
     swap_readers,
 )
 from dagster_ckpt.operations.readers.diff_tables import ReadersComparison
-from dagster_ckpt.operations.readers.open_sink import readers_sentence
 from dagster_ckpt.operations.readers.replay import (
     ReplayStart,
     admits_replay,
     plan_replay,
     set_side_tables_aside,
 )
+from dagster_ckpt.operations.readers.served import readers_sentence
 from dagster_ckpt.running import stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
