@@ -293,11 +293,11 @@ class SinksAtStart:
         """Raise where rows that wait at the cut are gone: with the later rows kept they go out with the next
         checkpoint, and without them none would ever complete. Also where those shown are not made on the cut's.
         """
-        if why := sink.why_not_kept(cut):
-            raise InvalidRequest(f"sink {uid}: {why}. Nothing was changed")
         try:
+            if why := sink.why_not_kept(cut):
+                raise InvalidRequest(f"sink {uid}: {why}. Nothing was changed")
             sink.refuse_lost(cut.batches)
-        except Corrupt as error:
+        except (Corrupt, InvalidRequest) as error:
             if same_place(cut.snapshot.uri, sink.place):
                 raise
             raise self._in_another_table(uid, sink, cut) from error

@@ -90,8 +90,7 @@ class Table:
         if not self._tried("restore", lambda: newer.roll_back(at)):
             assert why
             assert self.rows() == before, "what is refused changes nothing"
-            self.run = self.run.successor(epoch=int(newer.attempt.epoch))
-            self._tried("restart", self.run.sink.take_over)
+            self._go_on_from(newer)
             return
         assert why == ""
         after = self.rows()
@@ -111,13 +110,21 @@ class Table:
         return all(value is None or value < 0 for _, value in added)
 
     def _keep(self, number: int) -> None:
-        """A restore that keeps later rows always works where the cut is still told."""
+        """A restore that keeps later rows works where those of the cut are among them."""
         at = self.cuts[number % len(self.cuts)][0] if self.cuts else None
         newer, before = self.run.successor().in_directory_of(at), self.rows()
-        self._tried("keep", lambda: newer.roll_back(at, LaterRows.KEEP))
+        is_kept = self._tried("keep", lambda: newer.roll_back(at, LaterRows.KEEP))
         assert self.rows() == before
+        if not is_kept:
+            self._go_on_from(newer)
+            return
         self.run = newer
         self.cuts = []  # what is published now stands beside rows of before
+
+    def _go_on_from(self, refused: SinkRun) -> None:
+        """Begin an attempt after one whose restore was refused."""
+        self.run = self.run.successor(epoch=int(refused.attempt.epoch))
+        self._tried("restart", self.run.sink.take_over)
 
     def _tried(self, what: str, act: Callable[[], object]) -> bool:
         """Tell whether it was done; the only other end is a sentence of the library's own."""
