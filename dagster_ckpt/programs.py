@@ -258,8 +258,8 @@ def host_epoch(
     attempt = turn.take(host.epoch)
     if isinstance(attempt, Skipped):
         return EpochEnd(host.run_id, None, attempt.why)
-    began(attempt)
     try:
+        began(attempt)
         with _told_as_declined():
             _ = attempt.directory
             host.run_all(attempt)

@@ -128,7 +128,7 @@ class Drawn:
         """Return the same without some of its steps."""
         return replace(self, steps=tuple(one for one in self.steps if one not in steps))
 
-    def with_stage(self, uid: str, **changes: object) -> Drawn:
+    def with_stage(self, uid: str, /, **changes: object) -> Drawn:
         """Return the same with one stage changed; of a new ``uid`` its readers know."""
         new = str(changes.get("uid", uid))
         stages = tuple(
@@ -190,10 +190,12 @@ def _stages(dice: Random) -> tuple[list[Stage], dict[str, Shape]]:
         Stage(f"source_{i}", Op.SOURCE, at_once=dice.choice((0, 1, 2))) for i in range(dice.choice((1, 1, 2)))
     ]
     shapes = {one.uid: Shape(sources=frozenset({one.uid})) for one in stages}
-    wanted = len(stages) + dice.randint(0, 8 - len(stages))
+    wanted = len(stages) + max(dice.randint(0, 8 - len(stages)) for _ in range(2))
     while len(stages) < wanted:
         op = dice.choice([one for one in Op if one is not Op.SOURCE])
-        among = [one.uid for one in stages[-4:]]
+        among = [
+            one.uid for one in (*stages[-4:], *[stages[-1]] * 4)
+        ]  # most read the newest: graphs grow deep
         given = tuple(dice.choice(among) for _ in range(2 if op in (Op.JOIN, Op.UNION) else 1))
         if op is Op.UNION and len(set(given)) == 1:
             continue
@@ -267,8 +269,10 @@ def _outputs(
 ) -> tuple[Output, ...]:
     """Draw sinks; the first reads the last stage, and what nobody reads is left out."""
     made = []
+    read = {uid for stage in stages for uid in stage.inputs}
+    ends = [stage for stage in stages[:-1] if stage.uid not in read] or stages
     for i, drawn in enumerate(kinds):
-        stage = stages[-1] if i == 0 else dice.choice(stages)
+        stage = stages[-1] if i == 0 else dice.choice([*ends, *stages])
         shape, kind, uid = shapes[stage.uid], drawn, f"sink_{i}"
         key, sums = shape.keyed, ""
         if not shape.keyed:

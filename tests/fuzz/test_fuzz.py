@@ -32,6 +32,14 @@ def test_a_seed_draws_the_same_each_time_and_seeds_draw_everything() -> None:
     assert any(len(set(stage.inputs)) < len(stage.inputs) for one in drawn for stage in one.stages)
 
 
+def test_the_readers_of_a_renamed_stage_read_it_under_its_new_name() -> None:
+    renamed = pipeline(Op.MAP).with_stage("source_0", uid="source_0_x", previous=("source_0",))
+    assert [(one.uid, one.inputs) for one in renamed.stages] == [
+        ("source_0_x", ()),
+        ("map_1", ("source_0_x",)),
+    ]
+
+
 def minute(number: int) -> dt.datetime:
     return EPOCH + dt.timedelta(minutes=number)
 
@@ -99,7 +107,7 @@ def test_a_row_too_much_is_found_and_a_story_shrinks_to_the_steps_that_fail() ->
     assert {step.what for step in short.steps} == needed
 
 
-FIXED = {392: (What.EPOCH, What.CRASHED_RESTORE)}
+FIXED = {1404: (What.EPOCH, What.CRASHED_RESTORE)}
 """Seeds, and the stories that they play here."""
 
 

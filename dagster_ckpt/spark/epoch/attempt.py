@@ -210,10 +210,12 @@ class EpochAttempt:
         """End the attempt. A fenced one has nothing to close."""
         if self._closed:
             return
-        self._closed = True
         self._drains.stop()
         if clean:
             mark_ended(self.coordinator)
+        self._closed = (
+            True  # not before: a mark that cannot be written leaves an attempt that still renews its lease
+        )
         with suppress(Fenced):
             self.coordinator.close(status, clean=clean)
 

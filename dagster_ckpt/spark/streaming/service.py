@@ -271,11 +271,19 @@ class StreamingService:
             return
 
         def end() -> None:
-            if clean:
-                mark_ended(coordinator)
-            coordinator.close(status, clean=clean, keeps_newest=status is RunStatus.FINISHED)
+            # Closed whatever becomes of the mark: an attempt that is not goes on renewing its lease.
+            is_marked = clean and self._mark_ended(coordinator)
+            coordinator.close(status, clean=is_marked, keeps_newest=status is RunStatus.FINISHED)
 
         self._tell_end(end)
+
+    def _mark_ended(self, coordinator: CheckpointCoordinator) -> bool:
+        try:
+            mark_ended(coordinator)
+        except (CheckpointError, OSError) as error:
+            self.setup.reporter.warn(f"the working directory is not continued: {error}")
+            return False
+        return True
 
     def _tell_end(self, end: Callable[[], None]) -> None:
         for pause in (0.0, 0.5, 2.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -173,10 +174,11 @@ def test_stop_with_savepoint_ends_exactly_at_it_and_the_savepoint_restores(
 
 
 def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_seen(
-    lab: StreamLab, tmp_path: Path
+    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
-    running = lab.start(diamond(numbers.folder))
+    pipeline = diamond(numbers.folder)
+    running = lab.start(pipeline)
     numbers.put(5)
     current = running.service.current
     assert current is not None
@@ -190,7 +192,15 @@ def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_
     until((current.attempt.root / PROGRESS_FILE).exists, running)
     written = json.loads((current.attempt.root / PROGRESS_FILE).read_text())
     assert {stage["status"] for stage in written["stages"]} == {"running"}
+
+    def full(coordinator: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dagster_ckpt.spark.streaming.service.mark_ended", full)
     running.stop()
+    record = lab.record(pipeline)
+    assert record.lease_until is None, "its end cannot be marked: others need not wait for it all the same"
+    assert not record.clean
 
 
 @pytest.mark.parametrize(
