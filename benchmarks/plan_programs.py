@@ -219,7 +219,12 @@ EDITS = (
     Edit("the same value written in another way", '"v AS v"', '"(v + 1) - 1 AS v"'),
     Edit("another key value", '"k AS k"', '"k % 2 AS k"', '"CASE WHEN p = 1 THEN k ELSE k % 2 END AS k"'),
     Edit("another column under the same name", '"v AS v"', '"w AS v"'),
-    Edit("two columns swapped", '"v AS v", "w AS w"', '"w AS v", "v AS w"'),
+    Edit(
+        "two columns swapped",
+        '"v AS v", "w AS w"',
+        '"w AS v", "v AS w"',
+        '"CASE WHEN p = 1 THEN v ELSE w END AS v", "CASE WHEN p = 1 THEN w ELSE v END AS w"',
+    ),
     Edit("columns in another order", '"k AS k", "v AS v"', '"v AS v", "k AS k"'),
     Edit("a column more in rows", '"w AS w"', '"w AS w", "v + w AS z"'),
     Edit("another type of a value", '"v AS v"', '"CAST(v AS INT) AS v"'),
@@ -320,7 +325,9 @@ EDITS = (
     Edit("another timeout of state", '"NoTimeout"', '"ProcessingTimeTimeout"'),
     Edit("another time of a processor", '"None"', '"ProcessingTime"'),
     Edit("another name of a variable's field", '("total", "n LONG")', '("total", "m LONG")'),
-    Edit("a variable of state less", 'handle.getValueState("total", "n LONG")', "self.count"),
+    Edit(
+        "a variable of state less", 'handle.getValueState("total", "n LONG")', "self.count", is_compared=False
+    ),
     Edit(
         "variables of state swapped",
         _VARIABLES,

@@ -38,6 +38,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
@@ -220,6 +221,10 @@ class Trial:
     def tried(self, edit: Edit) -> dict[str, Any]:
         """The verdict on an edit, and what became of it."""
         changed = self.text.replace(edit.old, edit.new)
+        try:
+            declared(changed, self.input)
+        except InvalidRequest as error:
+            return self._undeclared(edit, str(error))
         began = time.monotonic()
         plan = self.planned(changed)
         took = time.monotonic() - began
@@ -245,6 +250,11 @@ class Trial:
             "differs": [] if is_right or None in (wanted, shows) else _difference(shows, wanted),
             "plan_s": round(took, 2),
         }
+
+    def _undeclared(self, edit: Edit, why: str) -> dict[str, Any]:
+        """The result of an edit whose program is refused before there is a pipeline to plan or to run."""
+        told = {"pipeline": self.name, "edit": edit.name, "verdict": StageVerdict.REFUSED.value, "run": why}
+        return {**told, "became": "refused, rightly", "plan_s": 0.0}
 
 
 def _became(goes_on: bool, verdict: StageVerdict, ran: bool, is_right: bool) -> str:

@@ -144,6 +144,7 @@ class Attachment:
         )
         self._lock = threading.RLock()
         self._queries: dict[StageUid, StreamingQuery] = {}
+        self._starts: set[StageUid] = set()
         self._described = Queries(lasting=self._directory.root / "queries")
         self._told: set[str] = set()
         self._patch = WriterPatch(self._starting)
@@ -232,16 +233,21 @@ class Attachment:
 
     def _starting(
         self, frame: DataFrame, told: WriterNotes
-    ) -> tuple[dict[str, str], Callable[[StreamingQuery], None]]:
+    ) -> tuple[dict[str, str], Callable[[StreamingQuery | None], None]]:
         """Make a stage of a query that is about to start."""
         with self._lock:
-            running = {uid for uid in self._queries if self._is_running(uid)}
+            running = {uid for uid in (*self._queries, *self._starts) if self._is_running(uid)}
             found = self._described.described(frame, told, program=self._program, running=running)
             self._say(found.lines)
             if found.stage is None:
                 return {}, _unheard
             stage = self._with_known_place(found.stage, told)
-            self._take_in(stage)
+            self._starts.add(StageUid(stage.uid))
+            try:
+                self._take_in(stage)
+            except BaseException:
+                self._starts.discard(StageUid(stage.uid))
+                raise
         given = {CHECKPOINT_LOCATION: stage.checkpoint_location} if found.gives_location else {}
         return given, lambda query: self._started(frame, told, stage, query)
 
@@ -275,9 +281,12 @@ class Attachment:
             )
 
     def _started(
-        self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery
+        self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery | None
     ) -> None:
         with self._lock:
+            self._starts.discard(StageUid(stage.uid))
+            if query is None:
+                return
             if not (Path(stage.checkpoint_location) / "metadata").exists():
                 self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
                 self._program = self._program.without(stage.uid)
@@ -293,6 +302,8 @@ class Attachment:
             self._say((f"stage {stage.uid}: {line_of(stage)}",))
 
     def _is_running(self, uid: StageUid) -> bool:
+        if uid in self._starts:
+            return True
         query = self._queries.get(uid)
         return query is not None and bool(query.isActive)
 
@@ -323,7 +334,7 @@ def _unseen(_attempt: ProgramAttempt) -> None:
     """Tell nobody: no run of Dagster's has launched the program."""
 
 
-def _unheard(_query: StreamingQuery) -> None:
+def _unheard(_query: StreamingQuery | None) -> None:
     """Leave a query alone that takes no part."""
 
 

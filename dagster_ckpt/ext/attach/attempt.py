@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.scheduler import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
@@ -186,8 +186,6 @@ class ProgramAttempt:
                 self._latest = {
                     StageUid(s.uid): None if s.batch_id is None else BatchId(s.batch_id) for s in stages
                 }
-            case CheckpointFailed():
-                log.warning("checkpoint %s failed: %s", event.checkpoint_id, event.message)
             case _:
                 pass
 

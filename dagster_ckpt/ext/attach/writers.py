@@ -50,8 +50,8 @@ class WriterNotes:
         self.options[name.lower()] = str(value)
 
 
-Begin = Callable[["DataFrame", WriterNotes], tuple[dict[str, str], Callable[["StreamingQuery"], None]]]
-"""Called before a query starts: options to add, and what hears of the query once it runs."""
+Begin = Callable[["DataFrame", WriterNotes], tuple[dict[str, str], Callable[["StreamingQuery | None"], None]]]
+"""Called before a query starts: options to add, and what hears of the query once it runs; of None: it did not start."""
 
 
 def refuse_connect() -> None:
@@ -97,7 +97,11 @@ class WriterPatch:
         def starts(writer: Any, *args: Any, **kwargs: Any) -> Any:
             told = _settled(writer, shape.bind(writer, *args, **kwargs).arguments)
             added, heard = self._begin(writer._df, told)
-            query = before(writer, *args, **{**kwargs, **added})
+            try:
+                query = before(writer, *args, **{**kwargs, **added})
+            except BaseException:
+                heard(None)
+                raise
             heard(query)
             return query
 

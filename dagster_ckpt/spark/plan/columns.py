@@ -131,9 +131,17 @@ def _namesakes(expressions: Sequence[Tree], there: Any) -> Iterator[str]:
 
 
 def _sides(equalities: Sequence[Tree], there: Any) -> Iterator[str]:
+    """Yield the columns of each equality, the left side's first: Spark makes the same keys of both orders."""
     left = {number for _, number in _output(there.left())}
-    for node in _attributes(equalities):
-        yield f"{'left' if column_id(node) in left else 'right'} {node['name']}"
+    for one in equalities:
+        sides = [(column_id(node) not in left, str(node["name"])) for node in _attributes([one])]
+        yield from (
+            f"{'right' if is_right else 'left'} {name}" for is_right, name in sorted(sides, key=_side)
+        )
+
+
+def _side(column: tuple[bool, str]) -> bool:
+    return column[0]
 
 
 def _attributes(expressions: Sequence[Tree]) -> Iterator[Tree]:
