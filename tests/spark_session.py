@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt.ext.warm.class_archive import fitting_archive, java_options
 from dagster_ckpt.spark.session import build_session
-from dagster_ckpt.spark.versions import runs_pipelines
+from dagster_ckpt.spark.versions import Stages, version_of
 from tests.adapters.servers import spark_kafka_jars, spark_s3_jars
 from tests.needs import needs
 from tests.plain_files import OPTION, plain_files
@@ -46,7 +46,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSess
 def _session(conf: dict[str, str]) -> SparkSession:
     """Return a session as pipelines have it; where they cannot run (``make versions``), as programs have it."""
     name, master = "dagster-ckpt-tests", "local[2,3]"
-    if runs_pipelines(pyspark.__version__):
+    if version_of(pyspark.__version__).stages is not Stages.NONE:
         return build_session(name, master=master, conf=conf)
     return SparkSession.builder.appName(name).master(master).config(map=conf).getOrCreate()
 

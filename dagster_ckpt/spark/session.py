@@ -21,7 +21,7 @@ from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
 from dagster_ckpt.spark.java.process import ENDING, beside_arguments, forget_java, java_has_ended
 from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
-from dagster_ckpt.spark.versions import refuse_pipelines
+from dagster_ckpt.spark.versions import refuse_pipelines, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,10 +75,6 @@ _PYTHON = "spark.pyspark.python"
 _FORGIVEN = "spark.executor.failuresValidityInterval"
 """Else a stream's failed executors are counted from its first day on, and a handful of them ends it."""
 _WORKER_START = Path(__file__).with_name("worker_start")
-LOCAL_FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-
 LOCAL_CHECKSUMS = "spark.dagster_ckpt.localFileChecksums"
 """Ours: whether Hadoop writes ``.name.crc`` beside every file on a local disk; Spark without us always does."""
 
@@ -89,6 +85,8 @@ def default_spark_conf() -> dict[str, str]:
     The provider and both formats are fixed by a query's first batch: a restored query keeps those of its
     checkpoint.
     """
+    import pyspark
+
     return {
         # State outside the JVM heap (39 MB instead of 252 MB for a million keys), in immutable files that
         # checkpoints share until RocksDB compacts them.
@@ -102,7 +100,7 @@ def default_spark_conf() -> dict[str, str]:
         "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
         # The default forks a chmod per file; this one halves the time of a trigger. Its rename does not
         # exclude a second writer: the attempt's own directory and the coordinator epoch do.
-        "spark.sql.streaming.checkpointFileManagerClass": LOCAL_FILE_MANAGER,
+        "spark.sql.streaming.checkpointFileManagerClass": version_of(pyspark.__version__).file_manager,
         # A file beside each file of state: captures and restores verify them by digests of their own.
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         # And another one by Hadoop beside each file on a local disk, each with a chmod of its own.

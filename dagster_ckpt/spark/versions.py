@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dagster_ckpt.errors import InvalidRequest
+
+
+class Stages(StrEnum):
+    """Stages of ours that a version of Spark can run."""
+
+    NONE = "no"
+    IN_ONE_CHAIN = "epochs, all stages in one chain"
+    """Its readers of Python data sources have no limits: a channel could not hold a query at a barrier."""
+    ALL = "yes"
+
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,13 +26,14 @@ class SparkVersion:
     """Minor version of Spark on which programs can be attached."""
 
     number: tuple[int, int]
-    pipelines: bool
-    """Stages of ours run on it, too."""
+    stages: Stages
+    file_manager: str = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    """Class that writes the files of a query's checkpoint by a stream and a rename."""
 
     @property
     def row(self) -> str:
         """Row of the table for people."""
-        return f"| {self.name} | yes | {'yes' if self.pipelines else 'no'} |"
+        return f"| {self.name} | yes | {self.stages} |"
 
     @property
     def name(self) -> str:
@@ -27,26 +42,45 @@ class SparkVersion:
 
 
 VERSIONS = (
-    SparkVersion((3, 5), pipelines=False),
-    SparkVersion((4, 0), pipelines=False),
-    SparkVersion((4, 1), pipelines=False),
-    SparkVersion((4, 2), pipelines=True),
-    SparkVersion((4, 3), pipelines=True),
+    SparkVersion((3, 5), Stages.NONE, f"{_STREAMING}.FileSystemBasedCheckpointFileManager"),
+    SparkVersion((4, 0), Stages.IN_ONE_CHAIN, f"{_STREAMING}.FileSystemBasedCheckpointFileManager"),
+    SparkVersion((4, 1), Stages.IN_ONE_CHAIN),
+    SparkVersion((4, 2), Stages.ALL),
+    SparkVersion((4, 3), Stages.ALL),
 )
 """Oldest first; a newer one than these is taken to be as the last."""
 
 
-def runs_pipelines(version: str) -> bool:
-    """Tell whether stages of ours run on a version of Spark."""
-    return _number(version) >= _OLDEST.number
+def version_of(version: str) -> SparkVersion:
+    """Return the row of a version as PySpark spells it; one older than all is taken to be as the first."""
+    known = [one for one in VERSIONS if one.number <= _number(version)]
+    return known[-1] if known else VERSIONS[0]
 
 
 def refuse_pipelines(version: str) -> None:
     """Raise InvalidRequest for a version of Spark that runs no stages of ours."""
-    if not runs_pipelines(version):
+    if version_of(version).stages is Stages.NONE:
+        oldest = next(one for one in VERSIONS if one.stages is not Stages.NONE)
         raise InvalidRequest(
-            f"PySpark {version} is too old for stages: install pyspark>={_OLDEST.name}, or attach a program as it is "
+            f"PySpark {version} is too old for stages: install pyspark>={oldest.name}, or attach a program as it is "
             f"(dagster_ckpt.attach), from PySpark {VERSIONS[0].name} on"
+        )
+
+
+def refuse_streams(version: str) -> None:
+    """Raise InvalidRequest for a version of Spark on which stages run in epochs only."""
+    if version_of(version).stages is not Stages.ALL:
+        raise InvalidRequest(f"PySpark {version} runs stages in epochs only: {_NEWER}")
+
+
+def refuse_channels(version: str, channels: Iterable[tuple[str, str]]) -> None:
+    """Raise InvalidRequest for a version of Spark that cannot read a channel, where there is one."""
+    if version_of(version).stages is Stages.ALL:
+        return
+    for upstream, downstream in channels:
+        raise InvalidRequest(
+            f"stage {downstream!r} reads {upstream!r} through a channel, which PySpark {version} cannot hold at a "
+            f"barrier: let all stages run in one chain, or {_NEWER}"
         )
 
 
@@ -58,7 +92,7 @@ def refuse_attached(version: str) -> None:
         )
 
 
-_OLDEST = next(version for version in VERSIONS if version.pipelines)
+_NEWER = f"install pyspark>={next(one for one in VERSIONS if one.stages is Stages.ALL).name}"
 
 
 def _number(version: str) -> tuple[int, int]:

@@ -46,6 +46,7 @@ from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.spark.source.groups import GroupOffsets
 from dagster_ckpt.spark.source.pins import refuse_gone_files
+from dagster_ckpt.spark.versions import refuse_channels
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +186,10 @@ class Attempt(Generic[G]):
     def _opened(
         cls, setup: PipelineSetup, gateway: type[G], options: _Options, begin: OpenedChains
     ) -> Attempt[G]:
+        import pyspark
+
         pipeline = run_as(setup.pipeline, begin.chains)
+        refuse_channels(pyspark.__version__, [(one.upstream, one.downstream) for one in pipeline.graph.edges])
         tables = PipelineSinks(
             pipeline=pipeline,
             table_dir=setup.table_dir,

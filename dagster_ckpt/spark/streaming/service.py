@@ -38,6 +38,7 @@ from dagster_ckpt.spark.streaming.run import (
 )
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
+from dagster_ckpt.spark.versions import refuse_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,6 +169,9 @@ class StreamingService:
 
     def _start(self) -> None:
         self.coordinator = None
+        import pyspark
+
+        refuse_streams(pyspark.__version__)
         attempt = Attempt.open(
             self.setup,
             StreamingGateway,

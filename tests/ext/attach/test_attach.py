@@ -25,7 +25,17 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run_iterator
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from dagster_ckpt import CheckpointCoordinatorResource, attach, attached_program, checkpoints_asset_key
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    attach,
+    attached_program,
+    checkpointed_pipeline,
+    checkpoints_asset_key,
+    run_epoch,
+    spark_sink,
+    spark_source,
+    spark_stage,
+)
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import StageSnapshot
@@ -36,15 +46,24 @@ from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.queries import SESSION_LOCATION
 from dagster_ckpt.ext.attach.sinks import POSITION, SINK_LOG, DeltaPosition, named_files, planned_return
 from dagster_ckpt.spark.directories import SINK_FOLDER
-from dagster_ckpt.spark.versions import VERSIONS, refuse_attached, refuse_pipelines
+from dagster_ckpt.spark.versions import (
+    VERSIONS,
+    Stages,
+    refuse_attached,
+    refuse_channels,
+    refuse_pipelines,
+    refuse_streams,
+    version_of,
+)
 from tests.dagster.launched.conftest import Ran
 from tests.progress import wait_until
 from tests.records import find_record
 from tests.root import ROOT
 from tests.spark.epoch.conftest import WITHOUT_CAPTURE
+from tests.tables import rows_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JOB = Path(__file__).with_name("job.py")
 
@@ -184,14 +203,59 @@ def test_what_each_version_of_spark_can_run_is_told_and_the_rest_refused() -> No
     rows = [line for line in page.splitlines() if re.match(r"\| \d\.\d ", line)]
     assert rows == [version.row for version in VERSIONS]
     with pytest.raises(
-        InvalidRequest, match=r"PySpark 4\.1\.4 is too old for stages: install pyspark>=4\.2, or"
+        InvalidRequest, match=r"PySpark 3\.5\.9 is too old for stages: install pyspark>=4\.0, or"
     ):
-        refuse_pipelines("4.1.4")
+        refuse_pipelines("3.5.9")
+    refuse_pipelines("4.0.5")
+    refuse_channels("4.1.4", [])
+    with pytest.raises(
+        InvalidRequest, match="stage 'totals' reads 'clean' through a channel, which PySpark 4"
+    ):
+        refuse_channels("4.1.4", [("clean", "totals")])
+    with pytest.raises(InvalidRequest, match=r"stages in epochs only: install pyspark>=4\.2"):
+        refuse_streams("4.1.4")
     with pytest.raises(InvalidRequest, match=r"cannot be attached: install pyspark>=3\.5"):
         refuse_attached("3.4.3")
     for newer in ("4.2.0", "4.3.0.dev1", "5.0.0"):
         refuse_pipelines(newer)
+        refuse_streams(newer)
+        refuse_channels(newer, [("clean", "totals")])
         refuse_attached(newer)
+
+
+@pytest.mark.nightly
+def test_stages_in_one_chain_run_in_epochs_and_are_restored(spark: SparkSession, tmp_path: Path) -> None:
+    """Part of ``make versions``: what Spark 4.0 and 4.1 run of ours, and what is refused there."""
+    if version_of(spark.version).stages is Stages.NONE:
+        pytest.skip("no stages of ours run on it")
+
+    @spark_source
+    def orders(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("key string, amount long").json(str(tmp_path / "in"))
+
+    @spark_stage
+    def clean(orders: DataFrame) -> DataFrame:
+        return orders.where("amount > 0")
+
+    @spark_sink(key=["key"], output_mode="update")
+    def sums(clean: DataFrame) -> DataFrame:
+        return clean.groupBy("key").agg({"amount": "sum"}).withColumnRenamed("sum(amount)", "total")
+
+    @checkpointed_pipeline(name="chain")
+    def pipeline() -> None:
+        sums(clean(orders()))
+
+    where = CheckpointCoordinatorResource(base_dir=str(tmp_path / "base"), table_dir=str(tmp_path))
+
+    def shown(**restore: str) -> dict[str, int]:
+        run_epoch(pipeline, coordinator=where, spark=spark, restore=restore or None)
+        return {str(row["key"]): int(row["total"]) for row in rows_in(tmp_path / "sums")}
+
+    put_orders(tmp_path, 0)
+    assert shown() == expected_totals(1)
+    put_orders(tmp_path, 1)
+    assert shown() == expected_totals(2)
+    assert shown(restore_from="chk-1") == expected_totals(2)
 
 
 def test_programs_as_they_are_found(

@@ -553,7 +553,7 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
     "the other side's key of a join": (
         lambda rows: matched(rows("a"), rows("b"), on="a.k = b.v"),
         lambda rows: matched(rows("a"), rows("b"), on="b.k = a.v"),
-        "join on left k, right v, the stage has join on right k, left v now",
+        "join on left k, right v, the stage has join on left v, right k now",
     ),
     "the other side's column of one name": (
         lambda rows: with_names(rows("a"), "sum(a.v)"),
