@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import Namespace
-from dagster_ckpt.spark.java.sessions import catalog_of
+from dagster_ckpt.spark.java.sessions import as_active, catalog_of
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def as_sparks_runner_has_it(spark: SparkSession, space: Namespace) -> Iterator[N
     with ExitStack() as stack:
         stack.enter_context(_patched())
         stack.enter_context(at_home(spark, space))
+        stack.enter_context(as_active(spark))
         token = _is_loading.set(True)
         stack.callback(_is_loading.reset, token)
         yield

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,24 @@ def write_local_checksums(spark: SparkSession, *, on: bool) -> None:
     here = session._jvm.java.net.URI("file:///")
     files = session._jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())
     files.setWriteChecksum(on)
+
+
+@contextmanager
+def as_active(spark: SparkSession) -> Iterator[None]:
+    """Let ``SparkSession.active()`` give this session: whoever makes a frame makes its own session that one.
+
+    PySpark keeps it for all threads (``SparkSession._activeSession``), and Java for each.
+    """
+    session: Any = spark
+    python, java = type(session), session._get_j_spark_session_class(session._jvm)
+    before, java_before = python._activeSession, java.getActiveSession()
+    python._activeSession = session
+    java.setActiveSession(_session(spark))
+    try:
+        yield
+    finally:
+        python._activeSession = before
+        java.setActiveSession(java_before.get()) if java_before.isDefined() else java.clearActiveSession()
 
 
 def _session(spark: SparkSession) -> Any:

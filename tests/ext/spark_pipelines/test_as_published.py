@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointCoordinatorResource, pipeline_from_spark_project, run_epoch
 from tests.ext.spark_pipelines.conftest import Project, rows_of
@@ -34,23 +35,26 @@ SESSIONS = {
 
 @pytest.mark.parametrize("how", third(SESSIONS))
 def test_however_a_function_comes_to_its_session_it_reads_the_project_and_has_its_settings(
-    how: str, written: Make
+    how: str, written: Make, spark: SparkSession
 ) -> None:
-    spark = "session()" if "def session" in SESSIONS[how] else "spark"
+    spark.newSession().createDataFrame(
+        [(1,)], "n INT"
+    )  # the active session of this thread is another one now
+    its = "session()" if "def session" in SESSIONS[how] else "spark"
     project = written(
         f"""
 from pyspark.sql import SparkSession
 {SESSIONS[how]}
 @dp.table
 def orders():
-    rows = {spark}.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
+    rows = {its}.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
     return rows.withColumn("n", F.expr("CAST(k AS INT)"))
 @dp.table
 def copies():
-    return {spark}.readStream.table("orders").where("v > 1")
+    return {its}.readStream.table("orders").where("v > 1")
 @dp.materialized_view
 def counted():
-    return {spark}.table("copies").select(F.count("*").alias("n"), F.lit({spark}.conf.get("my.word")).alias("word"))
+    return {its}.table("copies").select(F.count("*").alias("n"), F.lit({its}.conf.get("my.word")).alias("word"))
 """
     )
     spec = project.root / "spark-pipeline.yml"
