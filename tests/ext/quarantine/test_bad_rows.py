@@ -570,6 +570,7 @@ def parsed_at_the_source(
     return pipeline  # type: ignore[no-any-return]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path: Path) -> None:
     feed = tmp_path / "feed"

@@ -144,6 +144,7 @@ def fed_and_run(shop: Shop) -> None:
         runs(shop.project)
 
 
+@pytest.mark.nightly
 def test_an_adopted_project_goes_on_after_what_spark_has_read(shop: Shop) -> None:
     fed_and_run(shop)
     done = shop.adopt()

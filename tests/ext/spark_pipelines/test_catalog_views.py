@@ -73,6 +73,7 @@ def found(project: Project) -> dict[str, Rows]:
     return {name: by_name(project, name) for name in ("orders", "newest", "counted")}
 
 
+@pytest.mark.nightly
 def test_readers_find_tables_by_their_names_after_epochs_and_restores(named: Make) -> None:
     shop = named(SHOP)
     shop.epoch()
