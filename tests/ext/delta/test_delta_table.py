@@ -351,6 +351,7 @@ def test_commits_say_whose_they_are(tmp_path: Path) -> None:
         "head": 4,
         "through_batch": 0,
         "base": None,
+        "batches": "1:0",
         "origin": "",
         "key": "[]",
         "staged": 1,

@@ -266,6 +266,7 @@ def test_snapshots_say_whose_they_are(tmp_path: Path) -> None:
         "checkpoint": "4",
         "head": "4",
         "through_batch": "0",
+        "batches": "1:0",
         "origin": "",
         "key": "[]",
     }
