@@ -213,9 +213,8 @@ class EpochAttempt:
         self._drains.stop()
         if clean:
             mark_ended(self.coordinator)
-        self._closed = (
-            True  # not before: a mark that cannot be written leaves an attempt that still renews its lease
-        )
+        # Not before: a mark that cannot be written leaves an attempt that still renews its lease.
+        self._closed = True
         with suppress(Fenced):
             self.coordinator.close(status, clean=clean)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of, optimized_plan
@@ -135,13 +136,8 @@ def _sides(equalities: Sequence[Tree], there: Any) -> Iterator[str]:
     left = {number for _, number in _output(there.left())}
     for one in equalities:
         sides = [(column_id(node) not in left, str(node["name"])) for node in _attributes([one])]
-        yield from (
-            f"{'right' if is_right else 'left'} {name}" for is_right, name in sorted(sides, key=_side)
-        )
-
-
-def _side(column: tuple[bool, str]) -> bool:
-    return column[0]
+        for is_right, name in sorted(sides, key=itemgetter(0)):
+            yield f"{'right' if is_right else 'left'} {name}"
 
 
 def _attributes(expressions: Sequence[Tree]) -> Iterator[Tree]:
