@@ -36,7 +36,7 @@ def committed(servers: str, topic: str) -> list[tuple[bytes | None, bytes]]:
     }
     consumer = Consumer(settings)
     try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=300).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found, ended = [], 0
         while ended < len(partitions):
@@ -161,7 +161,7 @@ def test_a_topic_that_was_removed_shows_nothing_and_neither_does_one_that_was_ma
     broker.write(broker.begin(), [(b"k", b"v")], at)
     assert broker.position() == at
     admin.delete_topics([name])[name].result(60)
-    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
+    wait_until(lambda: name not in admin.list_topics(timeout=300).topics, "the topic is gone")
     shows_nothing = replace(at, head=None, through_batch=None)
     assert broker.position() == shows_nothing
     admin.create_topics([NewTopic(name)])[name].result(60)

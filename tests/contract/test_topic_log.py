@@ -114,11 +114,11 @@ class TestKafkaLog(TopicLogContract):
     def create(self, topic: str, partitions: int, retention: float | None) -> None:
         kept = {"cleanup.policy": "compact"} if retention is None else {"retention.ms": f"{retention:.0f}000"}
         new = NewTopic(topic, num_partitions=partitions, config=kept)
-        self.admin.create_topics([new], operation_timeout=30)[topic].result()
+        self.admin.create_topics([new], operation_timeout=300)[topic].result()
 
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: topic not in self.admin.list_topics(timeout=30).topics, "the topic is gone")
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=300).topics, "the topic is gone")
 
     def append(self, topic: str, partition: int, times: list[float]) -> None:
         producer = Producer(self.client)
@@ -137,7 +137,7 @@ class TestKafkaLog(TopicLogContract):
         consumer = Consumer({**self.client, "group.id": group})
         try:
             wanted = [TopicPartition(topic, number) for number in range(partitions)]
-            return {topic: {one.partition: one.offset for one in consumer.committed(wanted, timeout=30)}}
+            return {topic: {one.partition: one.offset for one in consumer.committed(wanted, timeout=300)}}
         finally:
             consumer.close()
 

@@ -46,11 +46,13 @@ class Diary:
         return found.read_text() if found.exists() else ""
 
 
-def hooked(folder: Path, *, with_hook: bool = True, **checkpointing: Any) -> CheckpointedPipeline:
-    """numbers -> rows; the hook counts the checkpoints it was asked for."""
+def hooked(
+    folder: Path, *, with_hook: bool = True, patience: float = 300.0, **checkpointing: Any
+) -> CheckpointedPipeline:
+    """numbers -> rows; the hook counts the checkpoints it was asked for, and has ``patience`` seconds for an answer."""
     diary = Diary(folder)
 
-    @pipeline_hook(uid="ledger", timeout=5.0)
+    @pipeline_hook(uid="ledger", timeout=patience)
     class Ledger:
         def __init__(self) -> None:
             self.taken = 0

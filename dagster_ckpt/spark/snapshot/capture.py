@@ -46,8 +46,8 @@ __all__ = [
     "read_offsets",
 ]
 
-TRIES = 4
-"""How often a plan is begun again when maintenance removed a file under it."""
+TRIES = 50
+"""How often a plan is begun again when maintenance removed a file under it: a busy machine may lose this race often."""
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _PARTITIONS = ("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions")

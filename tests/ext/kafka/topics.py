@@ -70,7 +70,7 @@ class Topic:
     def make_again(self, partitions: int) -> None:
         """Delete it, and make another one of its name."""
         self._admin.delete_topics([self.name])[self.name].result(60)
-        wait_until(lambda: self.name not in self._admin.list_topics(timeout=60).topics, "the topic is gone")
+        wait_until(lambda: self.name not in self._admin.list_topics(timeout=300).topics, "the topic is gone")
         self._admin.create_topics([NewTopic(self.name, num_partitions=partitions)])[self.name].result(60)
         self.rows.clear()
 

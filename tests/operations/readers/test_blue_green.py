@@ -328,7 +328,7 @@ def test_of_two_swaps_at_once_one_is_made_and_the_other_refused(site: Site) -> N
         ) -> Committed | Conflict:
             if audit and len(said) == 0 and both.n_waiting < 2 and not both.broken:
                 with contextlib.suppress(threading.BrokenBarrierError):
-                    both.wait(timeout=30)  # both have looked, none has written
+                    both.wait(timeout=300)  # both have looked, none has written
                 both.abort()
             return super().compare_and_set(pipeline, expected, body, history, audit, **more)
 

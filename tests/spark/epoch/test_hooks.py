@@ -86,7 +86,7 @@ def test_the_state_of_a_hook_goes_from_run_to_run_into_savepoints_and_forks(
 def test_a_hook_that_fails_or_hangs_costs_the_run_its_checkpoint_only(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
-    pipeline = hooked(tmp_path)
+    pipeline = hooked(tmp_path, patience=5.0)
     for order, why in (("fail", "the ledger is closed"), ("hang", "did not answer within 5 s")):
         diary.say(order)
         result = lab.run(pipeline)

@@ -75,7 +75,7 @@ def test_a_stream_restores_its_hook_after_a_query_died_a_kill_and_a_stop_with_sa
 def test_a_hook_that_hangs_fails_checkpoints_by_name_while_the_stream_runs_on(
     lab: StreamLab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
-    pipeline = hooked(tmp_path, tolerable_failed_checkpoints=0)
+    pipeline = hooked(tmp_path, patience=5.0, tolerable_failed_checkpoints=0)
     running = lab.start(pipeline)
     checkpoint(running, diary, 1)
     for order, why in (("hang", "did not answer within 5 s"), ("fail", "the ledger is closed")):
