@@ -35,6 +35,7 @@ from dagster_ckpt.core.restore_point import Latest, RestorePoint, restore_point
 from dagster_ckpt.core.settings import (
     NamedSettings,
     is_of_flink,
+    meant_by,
     nearest,
     our_name,
     refusal,
@@ -260,8 +261,10 @@ def _refusal(name: str, written: str, known: Collection[str]) -> str:
     where = _place(name)
     if where:
         return f"`{written}` {where}"
-    elsewhere = nearest(name, [*CheckpointConfig.model_fields, *RestoreOptions.model_fields])
-    if elsewhere and not nearest(name, known) and not is_of_flink(written):
+    elsewhere = meant_by(written)
+    if not elsewhere and not nearest(name, known) and not is_of_flink(written):
+        elsewhere = nearest(name, [*CheckpointConfig.model_fields, *RestoreOptions.model_fields])
+    if elsewhere and elsewhere not in known and _place(elsewhere):
         return f"`{written}`: did you mean `{elsewhere}`? It {_place(elsewhere)}"
     return refusal(written, known)
 

@@ -181,6 +181,24 @@ FORMER = {
 }
 """Keys that Flink has replaced and still reads (``withDeprecatedKeys``), and the ones of today."""
 
+OF_THE_API = {
+    "checkpointInterval": CHECKPOINTING + "interval",
+    "enableCheckpointing": CHECKPOINTING + "interval",
+    "checkpointingMode": CHECKPOINTING + "mode",
+    "checkpointTimeout": CHECKPOINTING + "timeout",
+    "minPauseBetweenCheckpoints": CHECKPOINTING + "min-pause",
+    "tolerableCheckpointFailureNumber": CHECKPOINTING + "tolerable-failed-checkpoints",
+    "failOnCheckpointingErrors": CHECKPOINTING + "tolerable-failed-checkpoints",
+    "externalizedCheckpointCleanup": CHECKPOINTING + "externalized-checkpoint-retention",
+    "checkpointRetentionPolicy": CHECKPOINTING + "externalized-checkpoint-retention",
+    "enableUnalignedCheckpoints": CHECKPOINTING + "unaligned.enabled",
+    "alignmentTimeout": CHECKPOINTING + "aligned-checkpoint-timeout",
+    "checkpointDirectory": CHECKPOINTING + "dir",
+    "checkpointIdOfIgnoredInFlightData": RECOVERY + "without-channel-state.checkpoint-id",
+    "savepointPath": RECOVERY + "path",
+}
+"""Names of options in Flink's programs (``CheckpointConfig``), which have no key of that name."""
+
 _NO_LOOPS = "for loops in the graph, and a pipeline has none"
 _PARTITIONS = "state is divided into a stage's `partitions`, of which a restore may make any other number"
 _TASKS = "Spark divides a batch into tasks; state is divided by a stage's `partitions`"

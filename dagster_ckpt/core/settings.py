@@ -16,6 +16,7 @@ from dagster_ckpt.core.flink_options import (
     ELSEWHERE,
     FLINK_OPTIONS,
     FORMER,
+    OF_THE_API,
     RECOVERY,
 )
 from dagster_ckpt.errors import InvalidRequest
@@ -61,7 +62,7 @@ def _spelled(name: str) -> str:
     return re.sub(r"[.\s-]", "_", apart.strip()).lower()
 
 
-_BY_NAME = {_spelled(key): _BY_KEY[today] for key, today in FORMER.items()}
+_BY_NAME = {_spelled(name): _BY_KEY[today] for name, today in (FORMER | OF_THE_API).items()}
 _BY_NAME |= {_spelled(option.name): option for option in FLINK_OPTIONS}
 _ELSEWHERE = {_spelled(name): why for name, why in ELSEWHERE.items()}
 
@@ -75,6 +76,12 @@ def _why_elsewhere(name: str) -> str:
 def is_of_flink(name: str) -> bool:
     """True for an option of Flink, by its full key or as it would be spelled here."""
     return _spelled(name) in _BY_NAME or bool(_why_elsewhere(name))
+
+
+def meant_by(name: str) -> str:
+    """Return the setting here that an option of Flink is, however it is spelled; empty: it is none."""
+    option = _BY_NAME.get(_spelled(name))
+    return option.here or "" if option is not None else ""
 
 
 def key_of_today(name: str) -> str:
