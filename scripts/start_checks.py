@@ -8,15 +8,15 @@ from tests.root import ROOT
 PAGE = ROOT / "docs" / "reference" / "start-checks.md"
 _HEAD = """# Why a run refuses to start
 
-A run is refused before anything is changed, with one sentence that says what is the matter and what to do. These are
-the checks, in the order in which they are asked, each with what it compares and its sentence; the first that holds is
-told. By `python -m scripts.start_checks`.
+A run is refused before anything is changed, with one sentence that says what is the matter and what to do. The checks
+in their order, each with what it compares and its sentence; the first that holds is told.
+By `python -m scripts.start_checks`.
 
-What a decorator can see is refused where it is written, while the code is imported: an `output_mode` that there is not,
-or one that a sink without a key cannot show, settings under a wrong name, a function that returns nothing.
+What a decorator can see is refused while the code is imported: an `output_mode` that there is not, or one that a sink
+without a key cannot show, settings under a wrong name.
 
-`dagster-ckpt check -f code.py` asks the first three parts, of every pipeline of the code, without Java and without a
-run; `dg check defs` tells the first, and warns of the second.
+`dagster-ckpt check -f code.py` asks the first three parts of every pipeline, without Java and without a run;
+`dg check defs` tells the first, and warns of the second.
 
 A command, a program and a run's console print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1` in
 the environment, also where it comes from. In Dagster's events the sentence comes first, with its cause behind it.

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from dagster_ckpt.core.restore.start_facts import (
     Package,
     Place,
     StartFacts,
+    finds_nothing,
 )
 from dagster_ckpt.dagster import names as of
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
@@ -34,6 +36,7 @@ from dagster_ckpt.dagster.resources.folders import places_of, why_not_written
 from dagster_ckpt.dagster.resources.pipeline import has_variables
 from dagster_ckpt.errors import CheckpointError, install_extra
 from dagster_ckpt.spark.java.process import has_gateway
+from dagster_ckpt.spark.versions import refuse_channels, refuse_pipelines, refuse_streams
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -50,14 +53,16 @@ def refuse_impossible(
     resource: CheckpointCoordinatorResource,
     pipeline: CheckpointedPipeline,
     spark: SparkSessionResource | None = None,
+    *,
+    streams: bool = False,
 ) -> None:
     """Raise the first reason not to start that needs no data: of this machine, and of the coordinator store.
 
-    ``spark``: how this process starts a session; None: it starts none. Raises InvalidRequest, Unavailable.
+    ``spark``: how this process starts a session; None: it starts none. ``streams``: the run is a stream. Raises
+    InvalidRequest, Unavailable.
     """
-    refuse_start(
-        StartFacts(machine=machine_facts(resource, pipeline, spark), store=partial(_opens, resource))
-    )
+    machine = machine_facts(resource, pipeline, spark, streams=streams)
+    refuse_start(StartFacts(machine=machine, store=partial(_opens, resource)))
 
 
 def _opens(resource: CheckpointCoordinatorResource) -> None:
@@ -125,6 +130,8 @@ def machine_facts(
     resource: CheckpointCoordinatorResource,
     pipeline: CheckpointedPipeline,
     spark: SparkSessionResource | None = None,
+    *,
+    streams: bool = False,
 ) -> MachineFacts:
     """Return the facts of this machine that the pipeline needs; nothing is made, nobody is asked."""
     return MachineFacts(
@@ -134,7 +141,23 @@ def machine_facts(
         ],
         missing=[package for package in _needed(resource, pipeline) if find_spec(package.name) is None],
         java=None if spark is None or _runs_spark() else _java(os.environ),
+        spark=finds_nothing if spark is None else partial(_refuse_version, resource, pipeline, streams),
     )
+
+
+def _refuse_version(
+    resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, streams: bool
+) -> None:
+    """Refuse the PySpark that is installed; which stages are chained is known without a session where none are."""
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        return
+    refuse_pipelines(installed)
+    if streams:
+        refuse_streams(installed)
+    if not resource.checkpoint_config(pipeline).operator_chaining:
+        refuse_channels(installed, [(one.upstream, one.downstream) for one in pipeline.graph.edges])
 
 
 def _needed(resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> Iterator[Package]:

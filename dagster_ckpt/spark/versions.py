@@ -79,8 +79,8 @@ def refuse_channels(version: str, channels: Iterable[tuple[str, str]]) -> None:
         return
     for upstream, downstream in channels:
         raise InvalidRequest(
-            f"stage {downstream!r} reads {upstream!r} through a channel, which PySpark {version} cannot hold at a "
-            f"barrier: let all stages run in one chain, or {_NEWER}"
+            f"PySpark {version} cannot hold a channel at a barrier, through which stage {downstream!r} reads "
+            f"{upstream!r}: let all stages run in one chain, or {_NEWER}"
         )
 
 

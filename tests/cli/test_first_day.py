@@ -166,6 +166,22 @@ def test_code_imports_from_the_folder_that_is_given_beside_it(
     assert "give it with one of them" in run.bare("check", "-d", str(lib), code=2).output
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("PySpark 3.5.9 is too old for stages: install pyspark>=4.0, or attach a program", 2),
+        ("can start in epochs; PySpark 4.1.4 runs stages in epochs only: install pyspark>=4.2", 0),
+    ],
+)
+def test_a_version_of_spark_that_cannot_run_it_is_told(
+    write: object, run: Program, monkeypatch: pytest.MonkeyPatch, said: str, code: int
+) -> None:
+    from dagster_ckpt.dagster import start
+
+    monkeypatch.setattr(start, "version", lambda _: said.partition("PySpark ")[2][:5])
+    assert said in run.bare("check", "-f", str(write()), code=code).output  # type: ignore[operator]
+
+
 def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(
     write: object, run: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,10 @@ from dagster_ckpt.errors import InvalidRequest
         ({"force-unaligned": True}, "`force-unaligned` is not supported: for .* none: `unaligned` suffices$"),
         ({"checkpoint_timeout": 3}, "`checkpoint_timeout`: did you mean `timeout`\\?$"),
         ({"enableUnalignedCheckpoints": True}, "`enableUnalignedCheckpoints`: did you mean `unaligned`\\?$"),
-        ({"state_checkpoints_dir": "s3://b"}, "`state_checkpoints_dir`: did you mean `checkpoint_dir`\\? It s"),
+        (
+            {"state_checkpoints_dir": "s3://b"},
+            "`state_checkpoints_dir`: did you mean `checkpoint_dir`\\? It s",
+        ),
         ({"savepointPath": "s3://b"}, "`savepointPath`: did you mean `restore_from`\\? It says what a run"),
         ({"local_recovery": True}, "`local_recovery`: did you mean `local_backup`\\?$"),
         (

@@ -11,7 +11,7 @@ from dagster_ckpt.cli.code_location import CodeOptions, code_options, definition
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, exit_code_of
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import StartFacts
-from dagster_ckpt.errors import CheckpointError, NotFound
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -55,7 +55,7 @@ def _look(pipeline: CheckpointedPipeline, job: dg.JobDefinition) -> str:
     import dagster as dg
 
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
-    from dagster_ckpt.dagster.start import look_ahead
+    from dagster_ckpt.dagster.start import look_ahead, machine_facts
 
     bound = {key: job.resource_defs[key] for key in (COORDINATOR_KEY, SPARK_KEY)}
     is_chosen = bool(os.environ.get("DAGSTER_HOME"))
@@ -66,4 +66,8 @@ def _look(pipeline: CheckpointedPipeline, job: dg.JobDefinition) -> str:
         coordinator, spark = getattr(resources, COORDINATOR_KEY), getattr(resources, SPARK_KEY)
         coordinator.check_settings(pipeline)
         look_ahead(coordinator, pipeline, spark)
+        try:
+            refuse_start(StartFacts(machine=machine_facts(coordinator, pipeline, spark, streams=True)))
+        except InvalidRequest as error:
+            return f"can start in epochs; {error}"
     return ""

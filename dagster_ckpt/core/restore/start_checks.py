@@ -156,6 +156,14 @@ START_CHECKS = (
     ),
     StartCheck(
         Part.MACHINE,
+        "version of Spark",
+        "the installed PySpark with what the run needs",
+        "PySpark … …: …install pyspark>=…",
+        "the version that the sentence names; an epoch",
+        refuse.spark_version,
+    ),
+    StartCheck(
+        Part.MACHINE,
         "Java",
         "JAVA_HOME, else the PATH, with Java 17; not where a session runs already, or Java is started elsewhere",
         "Spark needs Java 17 or newer, and … …: install one … and set JAVA_HOME to its folder",

@@ -87,6 +87,8 @@ class MachineFacts:
     """Those that are needed and not installed."""
     java: JavaFound | None = None
     """None: no Java is started here, or one runs already."""
+    spark: Look = finds_nothing
+    """Refuses the version of Spark that is installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,11 @@ def packages(machine: MachineFacts) -> None:
         )
 
 
+def spark_version(machine: MachineFacts) -> None:
+    """Refuse a version of Spark that cannot run the stages, or a channel, or a stream."""
+    machine.spark()
+
+
 def java(machine: MachineFacts) -> None:
     """Refuse a machine without a Java that Spark can use."""
     found = machine.java

@@ -111,7 +111,8 @@ def build_streaming_job(
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
         spark = spark_of(context, pipeline.name)
-        turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
+        asked = (concurrent_runs, config.concurrent_runs)
+        turn = OpTurn.chosen(context, pipeline, *asked, spark=spark, streams=True)
         gate = RestoreGate(context, pipeline, config)
         if not gate.is_open():
             return

@@ -149,14 +149,15 @@ class OpTurn:
         *,
         patience: float | None = None,
         spark: SparkSessionResource | None = None,
+        streams: bool = False,
     ) -> OpTurn:
         """Return the turn of the run an op belongs to, unless it cannot start; ``patience`` in seconds, None: for ever.
 
-        ``spark``: how the op starts a session; None: it starts none.
+        ``spark``: how the op starts a session; None: it starts none. ``streams``: the run is a stream.
         """
         without_locks(context.log)
         resource = coordinator_of(context, pipeline.name)
-        refuse_impossible(resource, pipeline, spark)
+        refuse_impossible(resource, pipeline, spark, streams=streams)
         return cls.of_run(
             context.instance,
             pipeline,
@@ -190,13 +191,14 @@ class OpTurn:
         pipeline: CheckpointedPipeline,
         *more: str,
         spark: SparkSessionResource | None = None,
+        streams: bool = False,
     ) -> OpTurn:
         """Return the turn as the resource's ``concurrent_runs`` says, or the last of ``more`` that says anything."""
         resource = coordinator_of(context, pipeline.name)
         if lost := gone_with_container(resource, pipeline):
             context.log.warning(lost)
         layers = (resource.concurrent_runs, *more)
-        return cls.of(context, pipeline, ConcurrentRuns.of(*layers), spark=spark)
+        return cls.of(context, pipeline, ConcurrentRuns.of(*layers), spark=spark, streams=streams)
 
     def take(self, begin: Callable[[Admit], T]) -> T | Skipped:
         """Wait for the turn, then ``begin``, which claims the pipeline; again where another run was faster.

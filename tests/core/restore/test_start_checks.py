@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from dagster_ckpt.core.restore.start_facts import (
 )
 from dagster_ckpt.core.restore_point import At, Latest
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
+from dagster_ckpt.spark.versions import refuse_streams
 from scripts.start_checks import PAGE, page
 
 PYTHONS = frozenset({"input"})
@@ -66,6 +68,7 @@ REFUSED: dict[str, Any] = {
     "packages": MachineFacts(
         missing=[Package(needed_by="sink 't'", name="pyiceberg", install="pip install pyiceberg")]
     ),
+    "version of Spark": MachineFacts(spark=partial(refuse_streams, "4.1.4")),
     "Java": MachineFacts(java=JavaFound(looked="JAVA_HOME (/opt/java)", version=11)),
     "backfill": request(is_backfill=True),
     "a snapshot is chosen": request(chooses="name it", op="restore"),
