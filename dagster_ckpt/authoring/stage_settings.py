@@ -22,7 +22,9 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import PARTICIPANTS, extension
 
-QUARANTINE_SETTINGS = frozenset({"expect", "at_most", "beyond", "late", "on_error", "quarantine"})
+QUARANTINE_SETTINGS = frozenset(
+    {"expect", "at_most", "beyond", "late", "on_error", "quarantine", "quarantine_days"}
+)
 """Settings of a decorator that are the participant's."""
 
 
@@ -53,18 +55,25 @@ class StageParticipant:
         return ()
 
     @property
+    def days(self) -> int:
+        """Days after which rows leave that table; 0: they stay."""
+        return 0
+
+    @property
     def target(self) -> TableTarget | None:
         """Table for the rows it keeps, as a stage's definition has it; None: it keeps none."""
         mode = TableMode.UPSERT if self.key else TableMode.APPEND
-        return TableTarget(name=self.table, mode=mode, key=self.key) if self.table else None
+        return (
+            TableTarget(name=self.table, mode=mode, key=self.key, keep_days=self.days) if self.table else None
+        )
 
     @property
     def rereads(self) -> bool:
         """True where it reads the stage's input a second time, which has to be in a channel then."""
         return False
 
-    def of_stage(self, uid: str) -> StageParticipant:
-        """Return the same participant for a stage of this uid."""
+    def of_stage(self, uid: str, former: Sequence[str]) -> StageParticipant:
+        """Return the same participant for a stage of this uid, and of these former ones, the newest first."""
         raise NotImplementedError
 
     def open(self, context: Any) -> Any:
@@ -85,7 +94,7 @@ def take_participant(fn: Callable[..., Any], uid: str, settings: dict[str, Any])
         return None
     make = extension(PARTICIPANTS, "quarantine")
     made: StageParticipant = make(fn, uid, settings.get("output_mode", "append"), given)
-    return made
+    return made.of_stage(uid, settings.get("previous_uids", ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +172,7 @@ class _Judged(_ForAll, total=False):
     late: Literal["count", "keep"]
     on_error: Literal["fail", "quarantine"]
     quarantine: str
+    quarantine_days: int
 
 
 class StageSettings(_Judged, total=False):
@@ -197,7 +207,7 @@ def check_values(fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
         raise InvalidRequest(
             f"{fn.__name__!r} has output_mode={mode!r}: give {', '.join(modes[:-1])} or {modes[-1]}"
         )
-    for name, least in (("partitions", 1), ("max_entries_per_trigger", 0)):
+    for name, least in (("partitions", 1), ("max_entries_per_trigger", 0), ("quarantine_days", 1)):
         value = settings.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise InvalidRequest(f"{fn.__name__!r} has {name}={value!r}: give a number, at least {least}")

@@ -148,7 +148,7 @@ class StageDefinition:
     def with_uid(self, uid: str) -> StageDefinition:
         """Return the same stage under another uid, to use one function twice in a pipeline."""
         name = _checked_uid(uid)
-        participant = self.participant and self.participant.of_stage(name)
+        participant = self.participant and self.participant.of_stage(name, self.previous_uids)
         table = participant.target if participant and self.role is not StageRole.SINK else self.table
         return replace(self, uid=name, participant=participant, table=table)
 
@@ -344,7 +344,7 @@ def spark_stage(
             with ``beyond="fail"`` the checkpoint fails; ``late="keep"``: rows that its watermark drops go to its
             quarantine; ``on_error="quarantine"``: so do rows that cannot be processed, or that the tables behind the
             stage cannot hold, and the others go on; ``quarantine="orders"``: the table's name below ``quarantine/``,
-            which a renamed stage goes on with; default: its uid.
+            default: its first uid; ``quarantine_days=30``: older rows leave it with a checkpoint that brings some.
     """
 
     def wrap(function: Callable[..., DataFrame]) -> StageDefinition:

@@ -45,6 +45,8 @@ class TableTarget:
     """Folder below the resource's ``table_dir``, or an absolute path."""
     mode: TableMode = TableMode.APPEND
     key: tuple[str, ...] = ()
+    keep_days: int = 0
+    """Days after which rows of a quarantine leave it, with a checkpoint that brings some; 0: they stay."""
 
 
 class SinkTarget:

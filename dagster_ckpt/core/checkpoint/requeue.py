@@ -36,6 +36,11 @@ def is_struct(name: str) -> bool:
     return re.fullmatch(rf"{COLUMNS}(_\d+)?", name) is not None
 
 
+def id_since(moment: float) -> str:
+    """Return the least id of rows that came into a quarantine at a moment or after it: an id begins with the time."""
+    return f"{int(moment * 1_000_000):016X}"
+
+
 class RequeueRecord(Record):
     """Order for one stage's quarantine."""
 

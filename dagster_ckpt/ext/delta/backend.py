@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from dagster_ckpt.core.checkpoint.requeue import id_since
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
@@ -47,6 +49,7 @@ class DeltaBackend:
     work_dir: Path
     staged: StagedFiles
     key: tuple[str, ...] = ()
+    keep_days: int = 0
     is_complete: bool = False
     properties: dict[str, str] = field(default_factory=dict)
     """Of a table that is made here."""
@@ -60,12 +63,13 @@ class DeltaBackend:
         work_dir: Path,
         *,
         key: tuple[str, ...] = (),
+        keep_days: int = 0,
         is_complete: bool = False,
         properties: dict[str, str] | None = None,
     ) -> DeltaBackend:
         """Return the backend, with the files that are staged for the table."""
         staged = staged_files(lake, names, work_dir)
-        return cls(lake, names, work_dir, staged, key, is_complete, properties or {})
+        return cls(lake, names, work_dir, staged, key, keep_days, is_complete, properties or {})
 
     @property
     def place(self) -> str:
@@ -176,7 +180,8 @@ class DeltaBackend:
         actions: Sequence[AddAction | RemoveAction]
         if rewrites:
             self.staged.refuse_changed(files)
-            actions = upsert(table, self.staged, files, key=self.key, is_alone=replaces)
+            least = id_since(time.time() - self.keep_days * 86_400) if self.keep_days else ""
+            actions = upsert(table, self.staged, files, key=self.key, is_alone=replaces, least=least)
         else:
             actions = add_actions(table, self.staged, files)
         mode = "overwrite" if replaces else "append"

@@ -56,6 +56,7 @@ class DeltaSink(VersionedSink[DeltaVersion]):
             names,
             context.work_dir,
             key=context.key,
+            keep_days=context.keep_days,
             is_complete=context.is_complete,
             properties=({RETENTION: REPLACED_FILES_STAY} if self._replaces or self._merges else {})
             | (LOG_IS_OURS if self._trims else {})

@@ -72,10 +72,12 @@ def upsert(
     *,
     key: Sequence[str],
     is_alone: bool = False,
+    least: str = "",
 ) -> list[AddAction | RemoveAction]:
     """Write the rows of these files, the last of each key; return what adds them, and removes the files they touch.
 
-    ``is_alone``: no row of the table stays; what removes them is left to the commit.
+    ``is_alone``: no row of the table stays; what removes them is left to the commit. ``least``: rows of the table with
+    a key below it leave.
     """
     schema = pa.schema(table.schema().to_arrow())
     new = conformed(staged.latest_rows(files, key), schema)
@@ -83,7 +85,7 @@ def upsert(
 
     def parts() -> Iterator[pa.Table]:
         yield new
-        for file, stay in () if is_alone else _touched(table, staged, new.select(key), schema):
+        for file, stay in () if is_alone else _touched(table, staged, new.select(key), schema, least):
             actions.append(file.removed())
             yield stay
 
@@ -157,6 +159,10 @@ class TableFileOfLog:
             keys = keys.filter(is_within)
         return bool(keys.num_rows)
 
+    def may_have_below(self, name: str, least: str) -> bool:
+        """Tell whether its bounds are those of one that has texts of a column below this one."""
+        return bool(least) and (self.bounds.get(name) or ("",))[0] < least
+
     def read(self, staged: StagedFiles, schema: pa.Schema, names: Sequence[str]) -> pa.Table:
         """Return these columns of its rows."""
         store, folder = store_of(staged)
@@ -185,15 +191,17 @@ class TableFileOfLog:
 
 
 def _touched(
-    table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema
+    table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema, least: str
 ) -> Iterator[tuple[TableFileOfLog, pa.Table]]:
-    """Yield each file that has one of these keys, with its rows that have none."""
+    """Yield each file that has one of these keys, or one below ``least``, with its rows that have none."""
     others = [name for name in schema.names if name not in keys.column_names]
     for file in files_of_log(table):
-        if not file.may_have(keys):
+        if not (file.may_have(keys) or file.may_have_below(keys.column_names[0], least)):
             continue
         there = file.read(staged, schema, keys.column_names)
         stays = staying(there, keys)
+        if least:
+            stays = pc.and_(stays, pc.greater_equal(there[keys.column_names[0]], least))
         if pc.all(stays).as_py():
             continue
         columns = {name: there[name] for name in keys.column_names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -57,7 +57,17 @@ class Expectations(StageParticipant):
     keeps_errors: bool = False
     """Rows that cannot be processed, or that no table can hold, go to the quarantine."""
     named: str = ""
-    """Name of the quarantine; empty: the stage's uid."""
+    """Name of the quarantine; empty: the stage's first uid."""
+    first_uid: str = ""
+    """Under which a renamed stage began; empty: it has its first one."""
+
+    keep_days: int = 0
+    """Days that rows stay in the quarantine; 0: for ever."""
+
+    @property
+    def days(self) -> int:
+        """Days after which rows leave the quarantine."""
+        return self.keep_days
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -74,16 +84,16 @@ class Expectations(StageParticipant):
         """Table of the quarantine; empty: no condition quarantines."""
         is_needed = any(one.action is Action.QUARANTINE for one in self.conditions)
         is_needed = is_needed or self.keeps_late or self.keeps_errors
-        return f"quarantine/{self.named or self.uid}" if is_needed else ""
+        return f"quarantine/{self.named or self.first_uid or self.uid}" if is_needed else ""
 
     @property
     def key(self) -> tuple[str, ...]:
         """A row that was judged again takes its own place."""
         return ("id",) if self.table else ()
 
-    def of_stage(self, uid: str) -> Expectations:
+    def of_stage(self, uid: str, former: Sequence[str]) -> Expectations:
         """Return the same expectations of another stage, whose quarantine is its own unless it has a name."""
-        return replace(self, uid=uid)
+        return replace(self, uid=uid, first_uid=former[-1] if former else "")
 
     @property
     def rereads(self) -> bool:
@@ -120,9 +130,14 @@ def expectations_of(
         keeps_late=keeps_late,
         keeps_errors=keeps_errors,
         named=_named(name, settings),
+        keep_days=settings.get("quarantine_days", 0),
     )
-    if made.named and not made.table:
-        raise InvalidRequest(f"{name} has quarantine={made.named!r}, and nothing that sends a row there")
+    if not made.table:
+        for setting in ("quarantine", "quarantine_days"):
+            if settings.get(setting):
+                raise InvalidRequest(
+                    f"{name} has {setting}={settings[setting]!r}, and nothing that sends a row there"
+                )
     return made
 
 

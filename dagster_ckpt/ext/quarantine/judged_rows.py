@@ -1,8 +1,8 @@
 """Rows of a batch, judged and written once: apart by verdict, good ones for readers, others kept or dropped.
 
-The verdict is the column by which the write is partitioned, so each kind of rows has files of its own, whose rows are
-the counts. Everything is done before the batch's entry is in the channel log: what runs again
-finds nothing of its first try.
+The verdict is a column of the files, whose bounds tell that no row is bad. Where one is, it is the column by which the
+write is partitioned: each kind of rows has files of its own, whose rows are the counts. Everything is done before the
+batch's entry is in the channel log: what runs again finds nothing of its first try.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     VERDICT,
     WarnedRows,
     action_on,
+    are_good,
     broken_by,
     by_verdict,
     corrupt_column,
     read_apart,
+    read_in_order,
     refuse_impossible,
     verdict_sql,
 )
@@ -58,6 +60,9 @@ _CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 _WRITERS = "64"
 """Files that one task writes at a time: without them Spark sorts all rows by verdict first."""
 _EXAMPLES = 3
+_WHOLE, _APART = "whole", "apart"
+_STAYS_APART = 16
+"""Batches that are written apart at once behind one with a bad row: apart costs more, and less than twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +179,7 @@ class JudgedRows:
 
     def _write(self, frame: DataFrame, batch: _Batch) -> tuple[DataFile, ...]:
         folder, root = batch.folder, batch.root
-        warned = WarnedRows(self._judged(frame), self._conditions)
-        kinds = by_verdict(write_staged(warned.frame, folder, root, partition_by=(VERDICT,), codec=CODEC))
+        kinds, warned = self._written(self._judged(frame), batch)
         of_action = {verdict: action_on(broken_by(verdict, self._conditions)) for verdict in kinds}
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
         if failed:
@@ -187,8 +191,20 @@ class JudgedRows:
         taken = self._requeuing.take(frame.sparkSession, folder, root, batch.before, batch.pending)
         batch = replace(batch, late=late, taken=taken)
         self._quarantine(frame, kept, batch)
-        self._count(kinds, warned.counts(folder), batch)
+        self._count(kinds, warned, batch)
         return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], folder, root)
+
+    def _written(self, judged: DataFrame, batch: _Batch) -> tuple[Kinds, tuple[int, Mapping[Condition, int]]]:
+        """Write judged rows; return their files by verdict, and the counts of rows that were warned of."""
+        folder, root, newest = batch.folder, batch.root, batch.before.bad_in
+        if newest is None or batch.number - newest > _STAYS_APART:
+            whole = write_staged(judged, folder / _WHOLE, root, codec=CODEC)
+            if are_good(root, whole):
+                return {0: whole}, (0, {})
+            judged = read_in_order(judged, root, whole)
+        warned = WarnedRows(judged, self._conditions)
+        files = write_staged(warned.frame, folder / _APART, root, partition_by=(VERDICT,), codec=CODEC)
+        return by_verdict(files), warned.counts(folder)
 
     def _quarantine(self, frame: DataFrame, verdicts: Sequence[int], batch: _Batch) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
@@ -200,7 +216,7 @@ class JudgedRows:
         new = [one for one in batch.poisoned if one not in tried.values()]
         found = []
         if verdicts:
-            found.append(kept.refused(self._refused(frame, batch.folder, verdicts), number))
+            found.append(kept.refused(self._refused(frame, batch.folder / _APART, verdicts), number))
         if self._late is not None and batch.late:
             found.append(kept.late(self._late.rows(spark, batch.folder), number))
         if new:
@@ -241,6 +257,7 @@ class JudgedRows:
             "requeued": before.requeued + again,
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
             "requeued_in": batch.number if again else before.requeued_in,
+            "bad_in": batch.number if warned[0] or any(kinds) else before.bad_in,
         }
         judged = rows.total() + poisoned if self._conditions else 0
         totals = before.plus(judged, rows.total() - rows[0] + warned[0] + poisoned, found)

@@ -53,6 +53,7 @@ def open_sink(
             previous_uids=stage.previous_uids,
             name=stage.table.name,
             key=stage.table.key,
+            keep_days=stage.table.keep_days,
             is_complete=stage.output_mode == "complete",
             table_dir=table_dir,
             work_dir=staged_rows(work_dir, pipeline, stage.uid),

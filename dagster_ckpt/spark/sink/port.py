@@ -52,6 +52,8 @@ class SinkContext:
     """The sink's ``table`` as its author wrote it; default: the uid."""
     key: tuple[str, ...]
     """Key columns: one row per key, the latest. Empty: rows are appended."""
+    keep_days: int = 0
+    """Days after which rows leave a table whose key begins with their time (``id_since``); 0: they stay."""
     is_complete: bool
     """Output mode *complete*: every batch holds all rows, and replaces what was there."""
     table_dir: Path

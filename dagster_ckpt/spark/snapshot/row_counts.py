@@ -47,6 +47,8 @@ class RowCounts(Record):
     """Orders to requeue that were taken, as long as the record has them."""
     requeued_in: int | None = None
     """Newest batch that took some: only a table that shows it tells which rows are left."""
+    bad_in: int | None = None
+    """Newest batch with a row that broke a condition."""
     at_most: str = ""
     """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
     fails: bool = False

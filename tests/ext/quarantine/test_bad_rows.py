@@ -8,10 +8,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -29,6 +31,7 @@ from dagster_ckpt import (
 from dagster_ckpt.core.checkpoint.requeue import conditions_in, selected
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.dagster.names import care_job_name
+from dagster_ckpt.ext.delta import backend
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine import poisoned_rows
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
@@ -94,7 +97,7 @@ def metrics_of(lab: Lab, pipeline: CheckpointedPipeline, checkpoint: int) -> Sna
 
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_restore(
-    lab: Lab, tmp_path: Path
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed, pipeline = tmp_path / "feed", sales(tmp_path / "feed")
     quarantine = lab.tables / "quarantine" / "clean"
@@ -125,14 +128,29 @@ def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_res
     assert numbers(lab.tables / "paid") == [1, 4, 7]
     assert Counter(metrics_of(lab, pipeline, 3).broken) == Counter(metrics_of(lab, pipeline, 2).broken)
 
+    renamed = sales(feed, uid="checked", previous_uids=["clean"], quarantine_days=1)
+    put(feed, (9, "ann", -9))
+    with monkeypatch.context() as later:
+        later.setattr(backend, "time", SimpleNamespace(time=lambda: time.time() + 2 * 86_400))
+        gone = lab.run(renamed)
+    assert gone.success, failure_text(gone)
+    assert numbers(quarantine) == [9], "its own table, without the rows of long ago"
+    back = lab.run(renamed, restore_from="chk-3")
+    assert back.success, failure_text(back)
+    assert numbers(quarantine) == [2, 5, 6, 8, 9]
+
 
 def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:
     pipeline = sales(tmp_path / "feed", key=["amount"])
     put(tmp_path / "feed", (1, "odd", 5), (2, "ann", 5), (3, "ann", 6), (4, "odd", 6))
+    # Read first for its size, and written as the smaller file.
+    first = json.dumps({"n": 5, "name": "odd", "amount": 7, "left_out": "x" * 2000})
+    (tmp_path / "feed" / "00001.json").write_text(first)
+    put(tmp_path / "feed", (6, "ann", 7), *((n, f"ann {n}", n) for n in range(10, 20)))
     done = lab.run(pipeline)
     assert done.success, failure_text(done)
-    assert numbers(lab.tables / "paid") == [2, 4], "the later one of each key"
-    assert metrics_of(lab, pipeline, 1).broken["name <> 'odd'"] == 2
+    assert numbers(lab.tables / "paid") == [2, 4, 6, *range(10, 20)], "the later one of each key"
+    assert metrics_of(lab, pipeline, 1).broken["name <> 'odd'"] == 3
 
 
 def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
@@ -681,6 +699,7 @@ def test_a_function_that_fits_no_row_and_a_stage_with_state_are_refused(
         ({"at_most": 1}, "give conditions in SQL"),
         ({"late": "drop"}, "give count or keep"),
         ({"expect": {"a": "drop"}, "quarantine": "q"}, "nothing that sends a row there"),
+        ({"expect": {"a": "drop"}, "quarantine_days": 7}, "nothing that sends a row there"),
         ({"expect": {"a": "quarantine"}, "quarantine": "a/b"}, "has quarantine='a/b': give a name"),
         ({"on_error": "skip"}, "has on_error='skip': give fail or quarantine"),
     ],
