@@ -26,7 +26,7 @@ from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.plan.chains import ChainOfFrames, renamed
 from dagster_ckpt.spark.plan.errors import understood
-from dagster_ckpt.spark.plan.files import no_files_yet
+from dagster_ckpt.spark.plan.files import no_files_yet, no_such_columns
 from dagster_ckpt.spark.plan.functions import digest_of
 from dagster_ckpt.spark.plan.refusals import (
     is_meant_for_readers,
@@ -265,7 +265,11 @@ class StageQuery:
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
             if not from_chain:
-                for told in no_files_yet(self._whose(uid), frame, self.directory.query):
+                whose = self._whose(uid)
+                for told in (
+                    *no_files_yet(whose, frame, self.directory.query),
+                    *no_such_columns(whose, frame),
+                ):
                     self.warn(told)
         refuse_clean_source(self.pipeline.title(self.uid), frame)
         stages = () if checked is None else checked.owners(frame)

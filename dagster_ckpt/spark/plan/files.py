@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 200
 """Files that were read last, of each source: more would be asked of the file system for nothing."""
+FIRST_ROWS = 20
+"""Rows of a file of JSON that are asked for its columns: one leaves out what is null in it."""
+SHOWN_COLUMNS = 6
+_HEAD = 64 * 1024
 _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
 _SOURCE = re.compile(r"FileSource\[(?:([a-z][a-z0-9+.-]*):(?://([^/]*))?)?(/.*)\]")
@@ -154,9 +158,9 @@ def _lines(entry: Path) -> Iterator[tuple[_ReadPlace, int]]:
         yield _ReadPlace(parts.scheme, parts.netloc, unquote(parts.path)), modified
 
 
-# --- patterns that find no file -------------------------------------------------------------------------------
+# --- no file, or none of its columns --------------------------------------------------------------------------
 
-# Patterns and relative paths of file sources that find no file: Spark waits for one, without a word.
+# Spark says no word of a pattern or a relative path that finds no file, nor of declared columns that no file has.
 
 _FILE_SOURCE = re.compile(r"FileSource\[(.*)\]")
 _ONLY_SPARKS = re.compile(r"[{\\]|\[\^")
@@ -182,11 +186,69 @@ def no_files_yet(title: str, frame: DataFrame, query_dir: Path) -> Iterator[str]
             yield f"{title}: no file matches {os.path.abspath(path)}, and there are no rows until one does{where}"
 
 
+def no_such_columns(title: str, frame: DataFrame) -> Iterator[str]:
+    """Yield a warning for each file source of JSON or Parquet that declares columns of which its first file has none.
+
+    One file is looked at, on this machine alone: the footer, or the first rows. ``title``: as ``no_files_yet`` has it.
+    """
+    for one in relations(frame):
+        source = _FILE_SOURCE.fullmatch(str(one.sourceName()))
+        path = local_path(source[1]) if source is not None else None
+        if path is None or _ONLY_SPARKS.search(path):
+            continue
+        file = _first_file(os.path.abspath(path))
+        has = _columns_of(file, str(one.dataSource().className()).lower()) if file else []
+        declared = [str(name) for name in one.schema().fieldNames() if f"/{name}=" not in str(file)]
+        if has and declared and not {name.lower() for name in has} & {name.lower() for name in declared}:
+            yield (
+                f"{title}: {file} has none of the columns that its source declares ({_few(declared)}), so that they "
+                f"are null: its own are {_few(has)}"
+            )
+
+
+def _columns_of(file: str, kind: str) -> list[str]:
+    """Return the columns of a file, of JSON those of its first rows; empty: they are not known."""
+    try:
+        if kind == "parquet":
+            from pyarrow import parquet
+
+            return list(parquet.read_schema(file).names)
+        if kind != "json":
+            return []
+        with open(file, "rb") as rows:
+            head = rows.read(_HEAD)
+        whole = head if len(head) < _HEAD else head.rpartition(b"\n")[0]
+        found = [parse_json(line) for line in whole.splitlines()[:FIRST_ROWS] if line.strip()]
+        return list(dict.fromkeys(name for row in found if isinstance(row, dict) for name in row))
+    except (OSError, ValueError):  # not readable as such: Spark says so, or reads it by an option
+        return []
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= SHOWN_COLUMNS else [*names[:SHOWN_COLUMNS], "..."])
+
+
 def _finds_one(path: str) -> bool:
     """Tell whether there is a file; a folder is listed up to the first one, because it may be large."""
+    return next(_found(path), None) is not None
+
+
+def _first_file(path: str) -> str | None:
+    """Return a file of a path or pattern, also one below folders of partitions; None: there is none so far."""
+    for found in itertools.islice(_found(path), LOOKED_AT):
+        if os.path.isfile(found):
+            return found
+        if (has_magic(path) or "=" in os.path.basename(found)) and (below := _first_file(found)):
+            return below
+    return None
+
+
+def _found(path: str) -> Iterator[str]:
     folder, wanted = (path, "*") if os.path.isdir(path) else os.path.split(path)
     folders = iglob(folder) if has_magic(folder) else [folder]
-    return any(fnmatchcase(name, wanted) for one in folders for name in _names_in(one))
+    return (
+        os.path.join(one, name) for one in folders for name in _names_in(one) if fnmatchcase(name, wanted)
+    )
 
 
 def _names_in(folder: str) -> Iterator[str]:

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from dagster_ckpt.spark.plan.files import why_moved, written_again
+from dagster_ckpt.spark.plan.files import no_such_columns, why_moved, written_again
 
 
 def noted(query: Path, entry: str, *files: tuple[str, float]) -> None:
@@ -58,3 +59,36 @@ def test_files_are_followed_from_folders_of_any_name(tmp_path: Path, folder: str
     old.write_text("another one")
     os.utime(old, (1.0, 1.0))
     assert why_moved(tmp_path / "query", [before], [after]) == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "feed", "told"),
+    [
+        (
+            "order LONG, amount DOUBLE",
+            "json",
+            "none of the columns that its source declares (order, amount)",
+        ),
+        ("order LONG", "parquet", "so that they are null: its own are id, total"),
+        (
+            "order LONG, day STRING",
+            "parquet/day=1",
+            "(order), so that they are null: its own are id, total",
+        ),
+        ("ID LONG, order LONG", "parquet", ""),
+        ("total LONG", "json", ""),
+        ("order LONG", "csv", ""),
+    ],
+)
+def test_declared_columns_of_which_a_file_has_none_are_told(
+    spark: SparkSession, tmp_path: Path, schema: str, feed: str, told: str
+) -> None:
+    """``total`` is left out of the first row, as JSON leaves out what is null."""
+    place, kind = tmp_path / feed, feed.partition("/")[0]
+    rows = spark.sql("SELECT 1L id, NULL total UNION ALL SELECT 2L, 7L").coalesce(1)
+    getattr(rows.write, kind)(str(place))
+    frame = spark.readStream.schema(schema).format(kind).load(str(tmp_path / kind))
+    found = "".join(no_such_columns("source 'orders'", frame))
+    assert told in found
+    assert bool(told) == bool(found)
+    assert found.startswith(f"source 'orders': {place}/part-" if told else "")
