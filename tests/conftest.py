@@ -27,6 +27,7 @@ from tests.needs import mark_needs, needs, refuse_unmarked
 from tests.order import keep_the_order, longest_first
 from tests.properties import load_profile
 from tests.spark_session import allow_installed_pandas, shared_spark, spark
+from tests.sweeps import mark_nightly
 
 load_profile()
 
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_nightly(items)
     mark_needs(items)
     longest_first(items)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scripts.again import AT_MOST, run_again
 from scripts.change import STANDS_ON, left_out
 from scripts.mutants import FAULTS
 from tests.needs import NEEDS, needs, refuse_unmarked, to_install
@@ -57,3 +59,16 @@ def test_a_fault_of_the_past_can_be_put_back(fault: Any) -> None:
     text = (ROOT / "dagster_ckpt" / fault.file).read_text()
     assert text.count(fault.mended) == 1, "move its text in scripts/mutants.py along with the code"
     assert (ROOT / fault.test.split()[0]).is_file()
+
+
+def test_a_failed_test_is_told_as_unstable_when_it_passes_alone_and_fails_the_run_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tests = tmp_path / "test_two.py"
+    tests.write_text("def test_passes(): pass\ndef test_fails(): assert 0\n")
+    passes, fails = f"{tests}::test_passes", f"{tests}::test_fails"
+    assert run_again([passes]) == 0
+    assert f"to be mended (what failed stands above):\n  {passes}" in capfd.readouterr().out
+    assert run_again([passes, fails]) == 1
+    assert run_again([passes] * (AT_MOST + 1)) == run_again([]) == 1
+    assert "UNSTABLE" not in capfd.readouterr().out
