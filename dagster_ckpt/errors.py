@@ -58,14 +58,18 @@ def shows_traces() -> bool:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs the packages of an extra, however this library itself was installed."""
+    """Return the command that installs the packages of an extra, however this library was installed, and its name.
+
+    The name alone would not do: the library is on no index.
+    """
     try:
         required = requires("dagster-ckpt") or []
     except PackageNotFoundError:  # run from a checkout that is not installed
         required = []
     wanted = re.compile(rf"""extra\s*==\s*['"]{extra}['"]""")
     packages = [needed.partition(";")[0].strip() for needed in required if wanted.search(needed)]
-    return "pip install " + (" ".join(f"'{package}'" for package in packages) or f"'.[{extra}]'")
+    named = " ".join(f"'{package}'" for package in packages) or f"'.[{extra}]'"
+    return f"pip install {named}  # dagster-ckpt[{extra}]"
 
 
 class CheckpointError(Exception):

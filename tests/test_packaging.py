@@ -94,10 +94,11 @@ def test_the_package_says_that_it_is_typed(built: Path) -> None:
 
 def test_a_missing_extra_is_told_with_a_command_that_works_however_the_library_was_installed() -> None:
     library = "\n".join(path.read_text() for path in (ROOT / "dagster_ckpt").rglob("*.py"))
-    assert "dagster-ckpt[" not in library  # is on no index: pip would find nothing
+    assert "install 'dagster-ckpt[" not in library  # is on no index: pip would find nothing
     named = set(re.findall(r"""install_extra\(['"](\w+)['"]\)""", library)) | set(EXTRAS.values())
     assert len(named) >= 8
     for extra in named:
-        command, *packages = shlex.split(install_extra(extra))[1:]
+        assert install_extra(extra).endswith(f"  # dagster-ckpt[{extra}]")
+        command, *packages = shlex.split(install_extra(extra), comments=True)[1:]
         assert command == "install"
         assert [Requirement(package).name for package in packages], extra

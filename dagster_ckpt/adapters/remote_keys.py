@@ -155,8 +155,8 @@ class RemoteKeys:
             )
         except ImportError as error:
             extra = EXTRAS.get(self._protocol)
-            hint = f" ({install_extra(extra)})" if extra else ""
-            raise InvalidRequest(f"{self._protocol}:// needs another package{hint}: {error}") from error
+            hint = f": {install_extra(extra)}" if extra else ""
+            raise InvalidRequest(f"{self._protocol}:// needs another package ({error}){hint}") from error
         except (TypeError, ValueError) as error:
             raise InvalidRequest(
                 f"{self._uri!r} cannot be opened by fsspec ({_said(error)}): check the URI and the storage's options"

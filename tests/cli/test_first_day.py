@@ -193,7 +193,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
     said = run.bare("check", "-f", str(path), code=2).output
     assert re.fullmatch(
         r"first_day: sink 'table' \(IcebergTable\) needs the package pyiceberg, which is not installed: pip install "
-        r"'pyiceberg.*'\n",
+        r"'pyiceberg.*'  # dagster-ckpt\[iceberg\]\n",
         said,
     )
 
