@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -127,6 +128,14 @@ def _opened(definition: dg.ResourceDefinition) -> Callable[[dg.InitResourceConte
 
 
 # --- links ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLocation:
+    """Code location whose jobs links open; without a name there are none."""
+
+    name: str = ""
+    ui_base_url: str = ""
 
 
 def restore_link(

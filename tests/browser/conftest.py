@@ -51,6 +51,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     till = Till(folder / "till")
     till.order("ann", 5)
     till.order("bob", 7)
+    till.order("eve", -5)
     with deployed(folder) as dagster:
         dagster.run("shop")
         yield Shop(dagster, till)

@@ -74,6 +74,19 @@ def test_the_link_in_a_checkpoints_metadata_opens_the_launchpad_filled_in_and_re
     expect(stale_mark(shop, page).first).to_be_visible()
 
 
+def test_a_bad_row_is_in_the_quarantine_turns_its_check_red_and_is_put_through_again_by_a_link(
+    shop: Shop, page: Page
+) -> None:
+    quarantine = f"{shop.dagster.url}/assets/shop/quarantine/orders"
+    page.goto(f"{quarantine}?view=checks")
+    page.get_by_text("orders_amount_0").first.click()
+    expect(page.get_by_text("at_most").first).to_be_visible()
+    page.goto(f"{quarantine}?view=events")
+    page.get_by_role("link", name="Put rows of orders through again").first.click()
+    page.wait_for_url(re.compile("/playground"))
+    expect(page.locator(".CodeMirror-code").first).to_contain_text("action: requeue")
+
+
 @pytest.mark.nightly
 def test_the_restore_jobs_drop_down_lists_the_checkpoints_and_restores_the_one_picked(
     shop: Shop, page: Page

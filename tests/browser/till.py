@@ -34,13 +34,14 @@ class Till:
         temporary.write_text(json.dumps({"customer": customer, "amount": amount}))
         os.utime(temporary, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
         temporary.rename(self.folder / f"{self._files:05d}.json")
-        self.spent[customer] += amount
+        if amount > 0:
+            self.spent[customer] += amount
 
 
 def pipeline_of(folder: Path) -> CheckpointedPipeline:
-    """orders → totals, of the orders in ``folder``."""
+    """orders, those of nothing apart → totals, of the orders in ``folder``."""
 
-    @spark_source
+    @spark_source(expect={"amount > 0": "quarantine"}, at_most=0)
     def orders(spark: Any) -> Any:
         return spark.readStream.schema(ORDER).json(str(folder))
 

@@ -23,7 +23,7 @@ from dagster_ckpt.core.coordinator.effects import (
 from dagster_ckpt.core.paths import checkpoint_key
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.supervision.reporting import ReportPolicy, Untold, has_changed
-from dagster_ckpt.dagster.launchpad import restore_link
+from dagster_ckpt.dagster.launchpad import CodeLocation, restore_link
 from dagster_ckpt.dagster.reports.asset import (
     UNPUBLISHED,
     checkpoints_asset_key,
@@ -128,7 +128,8 @@ class DagsterEvents:
         if self._held is not None:
             self._held.append(change)
         elif self._op is not None:
-            for told in changed_events(self._of, change, serving=self.serving()):
+            location = CodeLocation(self._op.location, self._ui_base_url)
+            for told in changed_events(self._of, change, serving=self.serving(), location=location):
                 self._op.event(told)
 
     @contextmanager

@@ -18,13 +18,15 @@ from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.dagster.names import PIPELINE_TAG
+from dagster_ckpt.dagster.launchpad import CodeLocation, launchpad_link
+from dagster_ckpt.dagster.names import CARE_OP, PIPELINE_TAG, CareAction, care_job_name
 from dagster_ckpt.operations.readers.blue_green import Swapped
 from dagster_ckpt.operations.readers.open_sink import tables_of
 from dagster_ckpt.spark.snapshot.row_counts import is_beyond
 from dagster_ckpt.spark.stage_report import TableChanged
 
 DATA_VERSION_TAG = "dagster/data_version"
+_NOWHERE = CodeLocation()
 
 
 def table_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
@@ -82,14 +84,18 @@ def build_table_assets(
 
 
 def changed_events(
-    pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
+    pipeline: CheckpointedPipeline,
+    change: TableChanged,
+    *,
+    serving: str,
+    location: CodeLocation = _NOWHERE,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Yield the events of a changed table: of its own asset, and of the one readers know where it serves them.
 
-    ``serving``: pipeline whose tables readers find.
+    ``serving``: pipeline whose tables readers find; ``location``: of the pipeline's jobs.
     """
     if is_served(pipeline, serving):
-        yield changed_event(pipeline, change)
+        yield changed_event(pipeline, change, location)
         yield from served_events(pipeline, change, serving=serving)
         return
     text, metadata = _told(change)
@@ -133,9 +139,12 @@ def swapped_events(
         )
 
 
-def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.AssetMaterialization:
+def changed_event(
+    pipeline: CheckpointedPipeline, change: TableChanged, location: CodeLocation = _NOWHERE
+) -> dg.AssetMaterialization:
     """Return the materialization that tells of a table whose rows have changed."""
     text, metadata = _told(change)
+    metadata |= _requeue_link(pipeline, change.uid, location)
     return dg.AssetMaterialization(
         table_asset_key(pipeline, change.uid),
         description=text,
@@ -144,9 +153,11 @@ def changed_event(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.As
     )
 
 
-def changed_result(pipeline: CheckpointedPipeline, change: TableChanged) -> dg.MaterializeResult[None]:
+def changed_result(
+    pipeline: CheckpointedPipeline, change: TableChanged, location: CodeLocation
+) -> dg.MaterializeResult[None]:
     """Return the same as the result of an op whose asset the table is."""
-    return result_of(changed_event(pipeline, change))
+    return result_of(changed_event(pipeline, change, location))
 
 
 def result_of(event: dg.AssetMaterialization) -> dg.MaterializeResult[None]:
@@ -175,6 +186,23 @@ def _told(change: TableChanged) -> tuple[str, dict[str, dg.MetadataValue[Any]]]:
     if change.version:
         metadata["version"] = dg.MetadataValue.text(change.version)
     return text, metadata
+
+
+def _requeue_link(
+    pipeline: CheckpointedPipeline, uid: StageUid, location: CodeLocation
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Return the link that puts a quarantine's rows through their stage again."""
+    stage = pipeline.stages.get(uid)
+    if not location.name or stage is None or stage.role is StageRole.SINK:
+        return {}
+    link = launchpad_link(
+        job_name=care_job_name(pipeline.name),
+        location=location.name,
+        op=CARE_OP,
+        config={"action": CareAction.REQUEUE.value, "where": f"stage = '{uid}'"},
+        ui_base_url=location.ui_base_url,
+    )
+    return {"requeue": dg.MetadataValue.md(f"[Put rows of {uid} through again →]({link})")}
 
 
 def condition_checks(pipeline: CheckpointedPipeline) -> dict[str, tuple[StageUid, str]]:

@@ -17,8 +17,8 @@ from dagster_ckpt.dagster.jobs.build import clear_errors
 from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.launchpad import seldom
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
+from dagster_ckpt.dagster.launchpad import CodeLocation, seldom
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, LOCATION_TAG, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.options import Launch
 from dagster_ckpt.dagster.reports.tables import (
     changed_events,
@@ -68,18 +68,20 @@ def build_materializable_tables(
             yield from _launched(context, pipeline, launch, config, concurrent_runs)
             return
         changes = _epoch(op, pipeline, config, concurrent_runs)
-        serving = serving_now(coordinator_of(op, pipeline.name), pipeline) if changes else ""
+        coordinator = coordinator_of(op, pipeline.name)
+        location = CodeLocation(op.run.tags.get(LOCATION_TAG, ""), coordinator.ui_base_url)
+        serving = serving_now(coordinator, pipeline) if changes else ""
         newest = {change.uid: change for change in changes}
         for change in changes:
             if change is not newest[change.uid] or not is_served(pipeline, serving):
-                for told in changed_events(pipeline, change, serving=serving):
+                for told in changed_events(pipeline, change, serving=serving, location=location):
                     op.log_event(told)
             else:
                 for told in served_events(pipeline, change, serving=serving):
                     op.log_event(told)
         for change in newest.values():
             if is_served(pipeline, serving):
-                yield changed_result(pipeline, change)
+                yield changed_result(pipeline, change, location)
 
     return tables
 

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-LATE_AGAIN = (
-    "late again: restore a checkpoint from before the watermark passed them, with a longer withWatermark, or read "
-    "them from the table"
-)
-UNPARSED = "text that could not be parsed, or held: mend it in the source"
-OTHER_COLUMNS = "other columns than the newest rows: they stay until the stage returns these again"
+class Stays(StrEnum):
+    """Reason why a quarantined row does not go through its stage again, as people read it."""
+
+    LATE = (
+        "late again: restore a checkpoint from before the watermark passed them, with a longer withWatermark, or read "
+        "them from the table"
+    )
+    UNPARSED = "text that could not be parsed, or held: mend it in the source"
+    OTHER_COLUMNS = "other columns than the newest rows: they stay until the stage returns these again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class RequeueableRows:
     rows: int = 0
     conditions: dict[str, int] = field(default_factory=dict)
     """By the condition that led them there."""
-    others: dict[str, int] = field(default_factory=dict)
+    others: dict[Stays, int] = field(default_factory=dict)
     """Rows that were chosen and do not go through their stage again, by the reason."""
     waiting: int = 0
     """Earlier orders for this stage whose rows no checkpoint has taken yet."""
@@ -74,7 +78,7 @@ def order_requeue(
     orders = tuple(
         RequeueRecord(order_id=uuid.uuid4().hex, stage=one.stage, where=where.strip(), asked_at=time.time())
         for one in found
-        if one.rows or OTHER_COLUMNS in one.others
+        if one.rows or Stays.OTHER_COLUMNS in one.others
     )
 
     def add(record: CoordinatorRecord) -> RecordChange[None]:
@@ -113,7 +117,7 @@ def _counted(
         for row, name in zip(told, columns, strict=True)
         if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
     ]
-    ready = [condition for condition, why in chosen if not why]
+    ready = [condition for condition, why in chosen if why is None]
     return RequeueableRows(
         stage=uid,
         place=sink.place,
@@ -135,10 +139,10 @@ def _columns_of(rows: pa.Table) -> list[str]:
     return found
 
 
-def _why_not(row: Mapping[str, Any], columns: str, newest: str, *, rereads: bool) -> str:
-    """Return why a row does not go through its stage again; empty: it does."""
+def _why_not(row: Mapping[str, Any], columns: str, newest: str, *, rereads: bool) -> Stays | None:
+    """Return why a row does not go through its stage again; None: it does."""
     if columns:
-        return "" if columns == newest else OTHER_COLUMNS
+        return None if columns == newest else Stays.OTHER_COLUMNS
     if rereads and row["input"] is not None:
-        return ""
-    return LATE_AGAIN if row["condition"] == "late" else UNPARSED
+        return None
+    return Stays.LATE if row["condition"] == "late" else Stays.UNPARSED

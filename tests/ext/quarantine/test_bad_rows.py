@@ -36,9 +36,7 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine import poisoned_rows
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
 from dagster_ckpt.operations.care.requeue import (
-    LATE_AGAIN,
-    OTHER_COLUMNS,
-    UNPARSED,
+    Stays,
     order_requeue,
     preview_requeue,
 )
@@ -313,7 +311,7 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
         "other columns than the stage returns now"
     )
     [told] = order_requeue(other, lab.coordinator, "tries = 1")
-    assert (told.rows, told.others) == (1, {OTHER_COLUMNS: 5})
+    assert (told.rows, told.others) == (1, {Stays.OTHER_COLUMNS: 5})
     put(feed, (8, "hal", -8))
     with monkeypatch.context() as unpublished:
         unpublished.setattr(DeltaSink, "publish", never)
@@ -406,7 +404,7 @@ def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
         }
     assert told[2]["hourly"].refused_rows == "1 dropped by the watermark; 3 late ones kept"
     counted = {one.stage: (one.rows, one.others) for one in preview_requeue(pipeline, lab.coordinator)}
-    assert counted == {"hourly": (0, {LATE_AGAIN: 3}), "once": (0, {LATE_AGAIN: 3})}
+    assert counted == {"hourly": (0, {Stays.LATE: 3}), "once": (0, {Stays.LATE: 3})}
 
 
 def test_late_rows_that_cannot_be_told_exactly_are_refused_before_the_first_row(
@@ -627,7 +625,7 @@ def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path
     ordered = {one.stage: (one.rows, one.others) for one in order_requeue(mended, lab.coordinator, overflown)}
     assert ordered == {"orders": (0, {}), "paid_rows": (2, {})}
     assert [one.others for one in preview_requeue(mended, lab.coordinator, "tries = 1")] == [
-        {UNPARSED: 3},
+        {Stays.UNPARSED: 3},
         {},
     ]
     again = lab.run(mended)
