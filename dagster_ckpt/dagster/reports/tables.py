@@ -154,7 +154,7 @@ def changed_event(
 
 
 def changed_result(
-    pipeline: CheckpointedPipeline, change: TableChanged, location: CodeLocation
+    pipeline: CheckpointedPipeline, change: TableChanged, location: CodeLocation = _NOWHERE
 ) -> dg.MaterializeResult[None]:
     """Return the same as the result of an op whose asset the table is."""
     return result_of(changed_event(pipeline, change, location))
