@@ -57,7 +57,7 @@ def order_of(noted: Path) -> Order:
 
 @pytest.mark.parametrize("job", ["shop", "shop_streaming"])
 def test_a_run_that_gives_way_launches_nothing(elsewhere: Site, noted: Path, job: str) -> None:
-    elsewhere.attempt(elsewhere.start_run()).coordinator.renew_lease(time.time() + 60.0)
+    elsewhere.attempt(elsewhere.start_run()).coordinator.renew_lease(time.time() + 600.0)
     before = elsewhere.record
     op = "stream" if job.endswith("streaming") else "restore"
     result = execute(elsewhere, job, **{op: {"concurrent_runs": "skip"}})

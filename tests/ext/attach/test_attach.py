@@ -160,7 +160,7 @@ def test_readers_are_cut_before_the_queries_they_read_and_unknown_writers_last()
 
 def test_a_second_copy_is_refused_while_the_first_one_lives_and_nobody_waits_for_a_dead_one() -> None:
     alive = CoordinatorRecord(
-        pipeline="orders", owner="elsewhere", epoch=1, lease_until=time.time() + 5, has_mailbox=True
+        pipeline="orders", owner="elsewhere", epoch=1, lease_until=time.time() + 600, has_mailbox=True
     )
     with pytest.raises(Fenced, match="another copy of this program is attached to 'orders' and alive"):
         ProgramOwner.here().admit(alive)
