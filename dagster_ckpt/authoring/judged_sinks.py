@@ -58,3 +58,8 @@ def _writing(sink: StageDefinition) -> StageDefinition:
 
 def _as_they_are(rows: Any) -> Any:
     return rows
+
+
+def judged_by(uid: StageUid, stages: Mapping[StageUid, StageDefinition]) -> StageUid | None:
+    """Return the sink whose rows a stage judges; None: it judges no other one's."""
+    return next((one for one in stages if stages[one].fn is _as_they_are and f"{one}_rows" == uid), None)

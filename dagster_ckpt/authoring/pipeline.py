@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_ckpt.authoring.hooks import HookDefinition
-from dagster_ckpt.authoring.judged_sinks import judged_apart
+from dagster_ckpt.authoring.judged_sinks import judged_apart, judged_by
 from dagster_ckpt.authoring.stage_settings import Boundedness, DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
@@ -114,7 +114,13 @@ class CheckpointedPipeline:
             pipeline=self.name,
             previous_names=self.previous_names,
             stages=tuple(
-                StageSpec(uid=uid, name=uid, previous_uids=stage.previous_uids, chaining=chaining_of(stage))
+                StageSpec(
+                    uid=uid,
+                    name=uid,
+                    previous_uids=stage.previous_uids,
+                    chaining=chaining_of(stage),
+                    function_of=judged_by(uid, self.stages),
+                )
                 for uid, stage in self.stages.items()
             ),
             edges=tuple(

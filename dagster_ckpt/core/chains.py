@@ -7,7 +7,7 @@ it in one way. Source: flink-streaming StreamingJobGraphGenerator#isChainable, d
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dagster_ckpt.core.graph import Edge, PipelineGraph
@@ -154,19 +154,27 @@ def with_kept_chains(graph: PipelineGraph, saved: Iterable[Chain]) -> PipelineGr
 
 
 def kept_chains(graph: PipelineGraph, saved: Iterable[Chain]) -> tuple[Chain, ...]:
-    """Return the chains of a snapshot as the stages are called now: a restore keeps them.
+    """Return the chains of a snapshot as the stages are called and may run together now: a restore keeps them.
 
-    A chain whose last stage is gone is left out, as that stage's state is. Raises InvalidRequest where the stages no
-    longer can run as one query, with the stage and the setting.
+    Where a stage may not run in its reader's query any more, the restore parts the query (``parts_of``). A chain whose
+    last stage is gone is left out, as that stage's state is. Raises InvalidRequest where another one is gone.
     """
-    return tuple(chain for one in saved if (chain := _kept(graph, one)) is not None)
+    together = {one: chain for chain in saved for one in _stages_now(graph, chain)}
+    apart = {
+        stage.uid: "did not run in its reader's query"
+        for stage in graph.stages
+        if stage.uid not in together
+        or any(together.get(edge.downstream) != together[stage.uid] for edge in graph.outputs[stage.uid])
+    }
+    return layout_of(graph, SeenInPlans(leaves_reader=apart)).chains
 
 
-def _kept(graph: PipelineGraph, saved: Chain) -> Chain | None:
+def _stages_now(graph: PipelineGraph, saved: Chain) -> tuple[StageUid, ...]:
+    """Return the stages of a chain as they are called now, with one that has its last one's function since."""
     now = {uid: _called_now(graph, uid) for uid in saved.stages}
     last = now[saved.uid]
     if last is None:
-        return None
+        return ()
     gone = next((uid for uid, name in now.items() if name is None), None)
     if gone is not None:
         raise InvalidRequest(
@@ -178,29 +186,116 @@ def _kept(graph: PipelineGraph, saved: Chain) -> Chain | None:
         raise InvalidRequest(
             f"previous_uids name two stages of the chain {saved.name} of the restore point in one stage. {_WAY_OUT}"
         )
-    for uid in (stage.uid for stage in graph.topological if stage.uid in members and stage.uid != last):
-        readers = list(dict.fromkeys(edge.downstream for edge in graph.outputs[uid]))
-        outside = next((reader for reader in readers if reader not in members), None)
-        why = f"feeds {outside!r}" if outside else _why_declared_apart(graph, uid, readers[0])
-        if why:
-            raise InvalidRequest(
-                f"stage {uid!r} runs in the chain {saved.name} of the restore point, and now {why}. {_WAY_OUT}"
-            )
-    order = [stage.uid for stage in graph.topological if stage.uid in members]
-    if why := _why_no_beginning(graph, order):
-        raise InvalidRequest(f"stages of the chain {saved.name} of the restore point {why}. {_WAY_OUT}")
-    return Chain(uid=last, stages=tuple(order))
+    return tuple({*members, _function_of(graph, last)})
 
 
-def _why_no_beginning(graph: PipelineGraph, members: Sequence[StageUid]) -> str:
-    """Return why a chain begins in two ways: with sources and channels, or with sources that end and others."""
-    sources = [uid for uid in members if not graph.inputs[uid]]
-    channels = [(e.upstream, uid) for uid in members for e in graph.inputs[uid] if e.upstream not in members]
-    if sources and channels:
-        return f"read the source {sources[0]!r}, and now {channels[0][1]!r} reads {channels[0][0]!r} too"
-    if len({graph.by_uid[uid].chaining.bounded for uid in sources}) > 1:
-        return f"read the sources {', '.join(sources)}, of which some are bounded now and some are not"
-    return ""
+def _function_of(graph: PipelineGraph, uid: StageUid) -> StageUid:
+    """Return the stage that has the function of a sink: the one that judges its rows, where there is one."""
+    return next((stage.uid for stage in graph.stages if stage.function_of == uid), uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPart:
+    """Part of a saved query that a restore makes a query of its own."""
+
+    uid: StageUid
+    is_chain: bool
+    feeds: Mapping[str, StageUid | None]
+    """By saved stage: the part whose channel brings what that stage read; None: it is read here, as it was."""
+    readers: Mapping[str, StageUid]
+    """By saved stage: the stage of this part that reads that, or the channel."""
+    has_state: bool
+    """It has the saved query's last function, and with it the state."""
+    has_sink: bool
+    """It has the saved query's last stage, and with it readers, or the rows of the sink."""
+
+    @property
+    def channels(self) -> tuple[StageUid, ...]:
+        """The parts whose channels it reads."""
+        return tuple(dict.fromkeys(uid for uid in self.feeds.values() if uid is not None))
+
+    @property
+    def begins(self) -> bool:
+        """Tell whether it reads something that the saved query read."""
+        return None in self.feeds.values()
+
+    @property
+    def reads_alone(self) -> bool:
+        """Tell whether it reads all that the saved query read, and nothing else."""
+        return not self.channels
+
+
+def parts_of(graph: PipelineGraph, saved: Chain | StageUid, known: Collection[str]) -> tuple[QueryPart, ...]:
+    """Return the parts of a saved query, inputs before readers; none where it goes on as one, with its functions.
+
+    ``graph``: as it runs. ``known``: all stages of the snapshot. A sink that judges its rows since has its function in
+    another stage. Raises InvalidRequest where rows of one stage would reach another one on two ways.
+    """
+    authored = graph.authored
+    uid, stages = (saved.uid, saved.stages) if isinstance(saved, Chain) else (saved, (saved,))
+    last = _called_now(authored, uid)
+    if last is None:
+        return ()
+    holder = _function_of(authored, last)
+    holder = last if _is_known(authored, holder, known) else holder
+    starts = {one: name for one in stages if (name := _called_now(authored, one))} | {uid: holder}
+    ways = {one: _way(authored, start, last) for one, start in starts.items()}
+    within = {at for way in ways.values() for at in way}
+    ways = {
+        one: way
+        for one, way in ways.items()
+        if not within.issuperset(_upstream(authored, starts[one])) or (not authored.inputs[starts[one]])
+    }
+    runs_as = {StageUid(one): StageUid(chain.uid) for chain in graph.chains for one in chain.stages}
+    queries = dict.fromkeys(
+        runs_as.get(stage.uid, stage.uid) for stage in authored.topological if stage.uid in within
+    )
+    if len(queries) == 1 and holder == last:
+        return ()
+    held = {runs_as.get(one, one) for one in (*starts.values(), last)}
+
+    def fed_by(way: Sequence[StageUid], at: int) -> StageUid | None:
+        return runs_as.get(way[at - 1], way[at - 1]) if at else None
+
+    entries = {
+        query: {one: at for one, way in ways.items() if (at := _entry(way, query, runs_as)) is not None}
+        for query in queries
+    }
+    return tuple(
+        QueryPart(
+            uid=query,
+            is_chain=query in runs_as,
+            feeds={one: fed_by(ways[one], at) for one, at in entries[query].items()},
+            readers={one: ways[one][at] for one, at in entries[query].items()},
+            has_state=runs_as.get(holder, holder) == query,
+            has_sink=last == query,
+        )
+        for query in queries
+        if query in held
+    )
+
+
+def _entry(way: Sequence[StageUid], query: StageUid, runs_as: Mapping[StageUid, StageUid]) -> int | None:
+    """Return where a way enters a query; None: it passes by."""
+    return next((at for at, one in enumerate(way) if runs_as.get(one, one) == query), None)
+
+
+def _is_known(graph: PipelineGraph, uid: StageUid, known: Collection[str]) -> bool:
+    return not {uid, *graph.by_uid[uid].previous_uids}.isdisjoint(known)
+
+
+def _way(graph: PipelineGraph, start: StageUid, end: StageUid) -> tuple[StageUid, ...]:
+    """Return the stages from ``start`` to ``end`` that rows pass; empty: they do not get there."""
+    if start == end:
+        return (end,)
+    readers = dict.fromkeys(edge.downstream for edge in graph.outputs[start])
+    found = [way for reader in readers if (way := _way(graph, reader, end))]
+    if len(found) > 1:
+        raise InvalidRequest(
+            f"stage {start!r} ran in one query with {end!r}, and its rows reach that one by {found[0][0]!r} and by "
+            f"{found[1][0]!r} now. {_WAY_OUT}"
+        )
+    return (start, *found[0]) if found else ()
 
 
 def _called_now(graph: PipelineGraph, saved: str) -> StageUid | None:

@@ -60,6 +60,8 @@ class StageSpec:
     previous_uids: tuple[StageUid, ...] = ()
     """Names this stage had before: state saved under one of them is matched to it."""
     chaining: Chaining = Chaining()
+    function_of: StageUid | None = None
+    """Sink whose rows it judges, with that one's function; None: it is no such stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

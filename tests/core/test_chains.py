@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.chains import SeenInPlans, chained, kept_chains, layout_of, with_kept_chains
+from dagster_ckpt.core.chains import (
+    QueryPart,
+    SeenInPlans,
+    chained,
+    kept_chains,
+    layout_of,
+    parts_of,
+    with_kept_chains,
+)
 from dagster_ckpt.core.graph import Chaining, Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import Chain
@@ -122,34 +131,63 @@ def test_a_chain_whose_last_stage_is_gone_is_left_out_as_its_state_is() -> None:
     assert kept_chains(graph("s a", "a k"), [chain("s", "a", "old")]) == ()
 
 
+def judged(*edges: str, **chaining: Chaining) -> PipelineGraph:
+    """Return a graph in which ``j`` judges the rows of the sink ``k``."""
+    made = graph(*edges, **chaining)
+    stages = [
+        replace(stage, function_of=StageUid("k") if stage.uid == "j" else None) for stage in made.stages
+    ]
+    return replace(made, stages=tuple(stages))
+
+
+LEAVES, ALONE = Chaining(leaves_reader="has conditions"), Chaining(leaves_inputs="reads its input again")
+CHAIN = chain("s", "a", "k")
+
+
 @pytest.mark.parametrize(
-    ("made", "word"),
+    ("made", "saved", "parts"),
     [
-        (graph("s k"), "no longer has it"),
+        (graph("s a", "a k"), CHAIN, ""),
+        (graph("s a", "a k", "k l"), CHAIN, ""),
+        (graph("s a", "a k", a=LEAVES), CHAIN, "a: s; k<a: state sink"),
+        (graph("s a", "a k", s=LEAVES), CHAIN, "s: s; k<s: state sink"),
+        (graph("s a", "a k", a=ALONE), CHAIN, "s: s; k<s: state sink"),
+        (graph("s a", "a k", "a l"), CHAIN, "a: s; k<a: state sink"),
+        (graph("s a", "a n", "n k"), CHAIN, "a: s; k<n: state sink"),
+        (judged("s a", "a j", "j k", j=LEAVES), CHAIN, "j: s state; k<j: sink"),
         (
-            graph("s a", "a k", "a l"),
-            "'a' runs in the chain s -> a -> k of the restore point, and now feeds 'l'",
+            judged("s a", "a j", "j k", j=replace(LEAVES, leaves_inputs="reads again")),
+            CHAIN,
+            "a: s; j<a: state; k<j: sink",
         ),
-        (graph("s a", "a n", "n k"), "now feeds 'n'"),
-        (graph("s a", "a k", a=Chaining(leaves_reader="has chain=False")), "now has chain=False"),
-        (graph("s a", "a k", a=Chaining(leaves_reader="has partitions=3")), "now has partitions=3"),
-        (
-            graph("s a", "a k", k=Chaining(leaves_inputs="has chain=False")),
-            "feeds 'k', which has chain=False",
-        ),
-        (graph("s a", "t a", "t b", "b l", "a k"), "now 'a' reads 't' too"),
+        (judged("c j", "j k", j=LEAVES), StageUid("k"), "j: k state; k<j: sink"),
+        (graph("s u", "t u", "u k", u=LEAVES), chain("s", "t", "u", "k"), "u: s,t; k<u: state sink"),
+        (graph("s u", "t u", "u k", s=LEAVES), chain("s", "t", "u", "k"), "s: s; t: t; k<s<t: state sink"),
+        (graph("s k", "t k", s=BOUNDED), chain("s", "t", "k"), "s: s; t: t; k<s<t: state sink"),
+        (graph("s a", "t a", "a k"), CHAIN, "s: s; k<s: a state sink"),
+        (graph("s a", "a k"), chain("s", "a", "old"), ""),
     ],
 )
-def test_a_change_that_would_lose_positions_is_refused_with_the_stage_and_the_setting(
-    made: PipelineGraph, word: str
+def test_a_query_whose_stages_may_not_run_as_one_any_more_is_parted(
+    made: PipelineGraph, saved: Chain | StageUid, parts: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=word):
-        kept_chains(made, [chain("s", "a", "k")])
+    runs = with_kept_chains(made, [saved] if isinstance(saved, Chain) else [])
+    found = parts_of(runs, saved, {*saved.stages} if isinstance(saved, Chain) else {saved})
+    assert "; ".join(map(told, found)) == parts
 
 
-def test_sources_of_a_chain_stay_bounded_or_unbounded_together() -> None:
-    with pytest.raises(InvalidRequest, match="some are bounded now"):
-        kept_chains(graph("s k", "t k", s=BOUNDED), [chain("s", "t", "k")])
+def told(part: QueryPart) -> str:
+    own = ",".join(one for one, channel in part.feeds.items() if channel is None)
+    has = [own, *["state"] * part.has_state, *["sink"] * part.has_sink]
+    return f"{'<'.join([part.uid, *part.channels])}: {' '.join(one for one in has if one)}"
+
+
+def test_what_a_query_cannot_go_on_with_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no longer has it"):
+        kept_chains(graph("s k"), [CHAIN])
+    made = graph("s a", "a k", "s k")
+    with pytest.raises(InvalidRequest, match="by 'a' and by 'k' now"):
+        parts_of(with_kept_chains(made, [CHAIN]), CHAIN, CHAIN.stages)
 
 
 def test_a_stage_cannot_be_two_stages_of_a_chain() -> None:

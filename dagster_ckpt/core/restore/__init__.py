@@ -7,6 +7,7 @@
 | ``choice`` | the choice, as a value: nothing, the previous working directory, or a snapshot |
 | ``from_snapshot`` | a snapshot's metadata checked against the graph |
 | ``matching`` | which saved state goes to which stage |
+| ``parted`` | a snapshot of queries that are parts of them now |
 | ``finished_state`` | whether finished stages fit the graph |
 | ``start_facts`` | what is known of a start before it: code, machine, request, store, history, snapshot |
 | ``start_checks`` | the ordered list of why a run refuses to start (``START_CHECKS``) |

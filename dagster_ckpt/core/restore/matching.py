@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
+from dagster_ckpt.core.chains import QueryPart
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.core.restore.parted import parted
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -42,11 +44,18 @@ class StageMatch:
     """Inputs it did not have when the snapshot was taken."""
     earlier_uids: tuple[str, ...] = ()
     """Other uids it had, by which readers that had nothing to do since may still know it."""
+    part: QueryPart | None = None
+    """Part of a saved query that it goes on from; None: from all of it."""
 
     @property
     def renamed(self) -> bool:
         """True where the state was saved under an earlier uid."""
         return self.snapshot.uid != self.uid
+
+    @property
+    def has_new_query(self) -> bool:
+        """True where another query of now has the state of the saved one, and with it its identity."""
+        return self.part is not None and not self.part.has_state
 
     @property
     def finished_on_restore(self) -> bool:
@@ -118,10 +127,14 @@ def match_stages(
     Raises InvalidRequest where state would be dropped unasked, where a uid is claimed twice, and where the
     parallelism does not fit what was saved.
     """
+    metadata, parts = parted(graph, metadata)
     sources = _sources_of_state(graph, metadata)
     names = {stage.uid: source.uid for stage, source in sources}
     all_saved = frozenset(snapshot.uid for snapshot in metadata.stages)
-    matches = tuple(_match(graph, stage, source, names, all_saved) for stage, source in sources)
+    matches = tuple(
+        replace(_match(graph, stage, source, names, all_saved), part=parts.get(source.uid))
+        for stage, source in sources
+    )
     used = {source.uid for _, source in sources}
     new = tuple(stage.uid for stage in graph.stages if stage.uid not in names)
     unmatched = [saved for saved in metadata.stages if saved.uid not in used]

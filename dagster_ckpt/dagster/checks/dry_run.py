@@ -82,6 +82,7 @@ class RestoreTrial:
                 match.snapshot,
                 target_dir=attempt.stage(match.uid).root,
                 new_query_id=str(uuid.uuid4()),
+                part=match.part,
             )
         restore_logs(attempt, decision)
         for uid in decision.stages.new:

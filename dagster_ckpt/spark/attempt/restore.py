@@ -277,7 +277,8 @@ class AttemptRestorer:
                     source,
                     match.snapshot,
                     target_dir=directory.stage(match.uid).root,
-                    new_query_id=str(uuid.uuid4()) if fork else None,
+                    new_query_id=str(uuid.uuid4()) if fork or match.has_new_query else None,
+                    part=match.part,
                     local_copy=self._local_copy(directory, match, decision),
                 )
             restore_logs(directory, decision)

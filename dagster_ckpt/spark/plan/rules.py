@@ -248,8 +248,7 @@ _ORDER = "Spark tells sources apart by their order only"
 RULES = (
     Rule(
         Concern.CHAIN,
-        "stages of one chain: one of them gets a reader more, `chain=False`, `partitions`, a "
-        "watermark or state",
+        "stages of one chain: one that is not its last gets a watermark or state, or its sources another order",
         _ORDER,
         _chain,
     ),

@@ -14,6 +14,7 @@
 | ``parquet_pages`` | the pages of such a file, added up before they are unpacked |
 | ``stored`` | a stored snapshot, opened for reading: the only way to its files |
 | ``restore`` | a stage's working directory from a snapshot |
+| ``parted`` | a part of a query, made a query of its own |
 | ``local_copy`` | a local copy of the latest checkpoint |
 | ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
 | ``row_counts`` | rows that conditions refused: totals of a stage, and since a checkpoint |

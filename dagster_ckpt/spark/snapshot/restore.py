@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from dagster_ckpt.core.chains import QueryPart
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
@@ -19,6 +20,7 @@ from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.capture import note_topic_ids
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
+from dagster_ckpt.spark.snapshot.parted import is_of_part, take_part
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 QUERY_METADATA = "query/metadata"
@@ -32,6 +34,7 @@ def build_stage_directory(
     named_as: Path | None = None,
     new_query_id: str | None = None,
     local_copy: LocalCopy | None = None,
+    part: QueryPart | None = None,
     parallelism: int = 8,
 ) -> list[FileEntry]:
     """Create the stage's working directory ``target_dir`` as it stood at the cut; returns the snapshot's
@@ -39,12 +42,14 @@ def build_stage_directory(
 
     ``named_as``: the path that Spark's own files are to name, where it is not ``target_dir``. ``new_query_id`` is for a
     fork: two running queries must not share an id (Spark stops one of them silently). None keeps the id, for a restore
-    in place. A query that had never started gets an empty directory. Raises InvalidRequest when the directory exists,
-    Corrupt naming a missing or damaged file, and Unavailable; nothing is visible then.
+    in place. A query that had never started gets an empty directory. ``part``: part of the saved query that is restored
+    here. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and Unavailable; nothing is visible then.
     """
     if target_dir.exists():
         raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
     entries = source.entries(snapshot)
+    if part is not None:
+        entries = [entry for entry in entries if is_of_part(entry.path, part, snapshot)]
     building = target_dir.with_name(f"{target_dir.name}.inprogress")
     shutil.rmtree(building, ignore_errors=True)
     try:
@@ -56,7 +61,9 @@ def build_stage_directory(
         )
         name_directory(building, entries, named_as or target_dir)
         note_topic_ids(StageDirectory(building), snapshot.topic_ids)
-        if new_query_id is not None and any(e.path == QUERY_METADATA for e in entries):
+        if part is not None:
+            take_part(StageDirectory(building), part, snapshot)
+        if new_query_id is not None and (building / QUERY_METADATA).exists():
             _give_query_id(building, new_query_id)
         building.rename(target_dir)
     except BaseException:

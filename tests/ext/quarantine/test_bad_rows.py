@@ -138,6 +138,64 @@ def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_res
     assert numbers(quarantine) == [2, 5, 6, 8, 9]
 
 
+def shares(folder: Path, **of: Any) -> CheckpointedPipeline:
+    """Files → good → shares, which divides by the amount; ``of``: settings by stage."""
+
+    @spark_source(**of.get("orders", {}))
+    def orders(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(f"{SCHEMA}, _corrupt_record STRING").json(str(folder))
+
+    @spark_stage(**of.get("good", {}))
+    def good(orders):  # type: ignore[no-untyped-def]
+        return orders.where("n > 0").selectExpr("n", "amount", "1 / (10 - amount) AS rest")
+
+    @spark_sink(**of.get("shares", {}))
+    def shares(good):  # type: ignore[no-untyped-def]
+        return good.selectExpr("n", "1 / amount AS share")
+
+    @checkpointed_pipeline(name="sales")
+    def pipeline() -> None:
+        shares(good(orders()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+FROM_NOW_ON = {
+    "expectations of a sink": ({"shares": {"expect": {"share < 1": "quarantine"}}}, 1, "shares_rows"),
+    "errors of a sink": ({"shares": {"on_error": "quarantine"}}, 0, "shares_rows"),
+    "expectations of a stage": ({"good": {"expect": {"amount > 1": "quarantine"}}}, 1, "good"),
+    "errors of a stage": ({"good": {"on_error": "quarantine"}}, 10, "good"),
+    "expectations of a source": ({"orders": {"expect": {"amount > 1": "quarantine"}}}, 1, "orders"),
+    "records of a source": ({"orders": {"on_error": "quarantine"}}, "no JSON", "orders"),
+}
+
+
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+@pytest.mark.parametrize(
+    ("of", "bad", "stage"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.nightly] if at else [])
+        for at, (name, case) in enumerate(FROM_NOW_ON.items())
+    ],
+)
+def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on(
+    lab: Lab, tmp_path: Path, of: dict[str, Any], bad: int | str, stage: str
+) -> None:
+    feed, after = tmp_path / "feed", shares(tmp_path / "feed", **of)
+    put(feed, (1, "ann", 5))
+    assert lab.run(shares(feed)).success
+    put(feed, (2, "bob", 4), (3, "eve", bad if isinstance(bad, int) else None), (4, "joe", 2))
+    if isinstance(bad, str):
+        file = feed / "00001.json"
+        file.write_text(file.read_text().replace('"amount": null', bad))
+    for restored in ("latest", "chk-1"):
+        done = lab.run(after, restore_from=restored)
+        assert done.success, failure_text(done)
+        assert numbers(lab.tables / "shares") == [1, 2, 4]
+        [kept] = rows_in(lab.tables / "quarantine" / stage)
+        assert (bad if isinstance(bad, str) else '"n":3') in kept["row"]
+
+
 def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:
     pipeline = sales(tmp_path / "feed", key=["amount"])
     put(tmp_path / "feed", (1, "odd", 5), (2, "ann", 5), (3, "ann", 6), (4, "odd", 6))
