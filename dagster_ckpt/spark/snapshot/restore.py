@@ -43,7 +43,8 @@ def build_stage_directory(
     ``named_as``: the path that Spark's own files are to name, where it is not ``target_dir``. ``new_query_id`` is for a
     fork: two running queries must not share an id (Spark stops one of them silently). None keeps the id, for a restore
     in place. A query that had never started gets an empty directory. ``part``: part of the saved query that is restored
-    here. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and Unavailable; nothing is visible then.
+    here. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and Unavailable;
+    nothing is visible then.
     """
     if target_dir.exists():
         raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
