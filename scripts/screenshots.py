@@ -1,8 +1,8 @@
-"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots [flights] [blue-green].
+"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots [flights|blue-green|bad-rows]
 
 Runs the reference deployment in a temporary folder, a few months of flights and a savepoint, and goes through its UI as
-somebody who restores a checkpoint; then a small shop with a fork whose tables are compared. Writes docs/images/*.png.
-Needs what ``make demo`` needs, and Chromium.
+somebody who restores a checkpoint; then a small shop with a fork whose tables are compared, and one with a bad row.
+Writes docs/images/*.png. Needs what ``make demo`` needs, and Chromium.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def main(which: Sequence[str]) -> int:
             flights()
         if "blue-green" in which:
             blue_green()
+        if "bad-rows" in which:
+            bad_rows()
     finally:
         if not IS_KEPT:
             shutil.rmtree(DEMO_DIR)
@@ -84,6 +86,22 @@ def blue_green() -> None:
                     page.get_by_role("link", name="Swap readers of shop to shop_green").first
                 ).to_be_visible()
                 take(page, "blue-green")
+
+
+def bad_rows() -> None:
+    """A row that broke a condition: its quarantine, the red check, and the link that puts it through again."""
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-pictures-") as made:
+        till = Till(Path(made) / "till")
+        for customer, amount in (("ann", 5), ("bob", 7), ("eve", -5)):
+            till.order(customer, amount)
+        with deployed(Path(made)) as dagster:
+            dagster.run("shop")
+            with browser() as page:
+                page.goto(f"{dagster.url}/assets/shop/quarantine/orders?view=events")
+                expect(
+                    page.get_by_role("link", name="Put rows of orders through again").first
+                ).to_be_visible()
+                take(page, "quarantine")
 
 
 def live(dagster: Deployment) -> None:
@@ -182,4 +200,4 @@ def checkpoint_page(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ("flights", "blue-green")))
+    sys.exit(main(sys.argv[1:] or ("flights", "blue-green", "bad-rows")))
