@@ -166,6 +166,7 @@ def test_code_imports_from_the_folder_that_is_given_beside_it(
     assert "give it with one of them" in run.bare("check", "-d", str(lib), code=2).output
 
 
+@pytest.mark.usefixtures("javas_mark")
 @pytest.mark.parametrize(
     ("said", "code"),
     [
