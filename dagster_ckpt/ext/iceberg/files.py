@@ -13,9 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import partition_to_py
+from pyiceberg.io import pyarrow as pyiceberg_rows
 from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
     MetricModeTypes,
     MetricsMode,
     StatisticsCollector,
@@ -37,6 +40,32 @@ from pyiceberg.utils.datetime import date_str_to_days
 from dagster_ckpt.ext.iceberg.columns import PART
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.table_files import partition_values
+
+
+class _KeepsNoValue(ArrowProjectionVisitor):
+    """Rows as pyiceberg reads them, with no value where there is none.
+
+    By itself it makes an empty one of an array of structs, or of a map to structs, that is null: rows that are written
+    again, merged or forked would keep that.
+    """
+
+    def list(self, list_type: Any, list_array: Any, value_array: Any) -> Any:
+        """Return arrays."""
+        return _null_as(list_array, super().list(list_type, list_array, value_array))
+
+    def map(self, map_type: Any, map_array: Any, key_result: Any, value_result: Any) -> Any:
+        """Return maps."""
+        return _null_as(map_array, super().map(map_type, map_array, key_result, value_result))
+
+
+pyiceberg_rows.ArrowProjectionVisitor = _KeepsNoValue  # type: ignore[misc]
+
+
+def _null_as(read: Any, made: Any) -> Any:
+    if made is None or made.null_count == read.null_count:
+        return made
+    return made.take(pc.if_else(read.is_valid(), pa.array(range(len(read))), pa.scalar(None, pa.int64())))
+
 
 _COUNTED, _UNKNOWN = MetricsMode(MetricModeTypes.COUNTS), MetricsMode(MetricModeTypes.NONE)
 

@@ -39,6 +39,7 @@ from tests.spark.sink.lake_keys import (
     a_key_and_a_column_have_any_name,
     a_restore_shows_rows_by_the_key_they_were_written_by,
     rows_like,
+    rows_that_are_written_again_keep_what_is_missing_in_them,
     rows_that_replace_all_keep_their_partitions,
 )
 
@@ -397,6 +398,10 @@ def test_a_key_and_a_column_have_any_name(tmp_path: Path, name: str) -> None:
 def test_rows_by_key_that_replace_all_keep_their_partitions(tmp_path: Path) -> None:
     run = begun(tmp_path, DeltaTable("orders", partition_by=("p",)), key=("k",), is_complete=True)
     rows_that_replace_all_keep_their_partitions(run)
+
+
+def test_rows_by_key_that_are_written_again_keep_what_is_missing_in_them(tmp_path: Path) -> None:
+    rows_that_are_written_again_keep_what_is_missing_in_them(begun(tmp_path, key=("k",)))
 
 
 def test_rows_by_key_lie_in_partitions_of_any_name_however_many_there_are(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from tests.spark.sink.lake_keys import (
     a_key_and_a_column_have_any_name,
     a_restore_shows_rows_by_the_key_they_were_written_by,
     rows_like,
+    rows_that_are_written_again_keep_what_is_missing_in_them,
     rows_that_replace_all_keep_their_partitions,
 )
 
@@ -302,6 +303,10 @@ def test_a_key_and_a_column_have_any_name(tmp_path: Path, name: str) -> None:
 def test_rows_by_key_that_replace_all_keep_their_partitions(tmp_path: Path) -> None:
     run = begun(tmp_path, IcebergTable(NAME, partition_by=("p",)), key=("k",), is_complete=True)
     rows_that_replace_all_keep_their_partitions(run)
+
+
+def test_rows_by_key_that_are_written_again_keep_what_is_missing_in_them(tmp_path: Path) -> None:
+    rows_that_are_written_again_keep_what_is_missing_in_them(begun(tmp_path, key=("k",)))
 
 
 def test_a_fork_by_another_key_than_its_origins_rows_have_is_refused(tmp_path: Path) -> None:

@@ -90,3 +90,32 @@ def rows_that_replace_all_keep_their_partitions(run: SinkRun) -> None:
         run.publish(number)
         found = run.sink.rows().to_arrow().sort_by("k").to_pydict()
         assert found == {"k": [1, 2, 3], "v": [number] * 3, "p": ["a", "b", None]}
+
+
+STRUCT = pa.struct([("a", pa.int32()), ("l", pa.list_(pa.struct([("b", pa.string())])))])
+NESTED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "structs": (
+        STRUCT,
+        [None, {"a": None, "l": None}, {"a": 1, "l": []}, {"a": 1, "l": [None, {"b": None}]}],
+    ),
+    "arrays": (pa.list_(STRUCT), [None, [], [None], [{"a": 1, "l": None}, None]]),
+    "arrays_of_arrays": (pa.list_(pa.list_(STRUCT)), [None, [], [None, []], [[None]]]),
+    "maps": (pa.map_(pa.string(), STRUCT), [None, [], [("", None)], [("a", {"a": None, "l": []})]]),
+    "maps_of_arrays": (pa.map_(pa.int32(), pa.list_(pa.int64())), [None, [], [(1, None)], [(1, [None])]]),
+}
+"""Types by the name of a column, with values that are there, empty or missing at each depth."""
+
+
+def rows_that_are_written_again_keep_what_is_missing_in_them(run: SinkRun) -> None:
+    """``run``: of a sink by key k. An array of structs, or a map to structs, that was null became an empty one."""
+    types = {name: of for name, (of, _) in NESTED.items()}
+    values = [values for _, values in NESTED.values()]
+    run.batch([(k, k, *(column[k] for column in values)) for k in range(4)], types=types)
+    run.publish(1)
+    for number in (2, 3):
+        run.batch([(4, number, *(column[0] for column in values))], types=types)
+        run.batch([(k, k, *(column[k] for column in values)) for k in (0, number)], types=types)
+        run.publish(number)
+    found = run.sink.rows().to_arrow().sort_by("k").to_pydict()
+    for name, column in zip(NESTED, values, strict=True):
+        assert found[name] == [*column, None], name
