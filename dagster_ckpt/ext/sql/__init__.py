@@ -11,7 +11,8 @@
 | ``load`` | rows in: COPY or many inserts, appended, by key, or instead of all |
 | ``positions`` | ``dagster_ckpt_positions`` and ``dagster_ckpt_publishes``: what the outside has seen |
 | ``history`` | the tree of publishes: ways from one to another, and what no way needs (pure) |
-| ``images`` | rows as they were before a publish, and rows that were set aside |
+| ``images`` | rows as they were before a publish and after it, and rows that were set aside |
+| ``others`` | what a restore would miss or overwrite because of others |
 | ``fork`` | a table that begins with the rows of a cut of another one of the database |
 | ``read`` | rows out, as one statement finds them |
 """

@@ -1,13 +1,14 @@
-"""Rows as they were before each publish, and rows that were set aside: two side tables of the user's table.
+"""Rows as they were before each publish and after it: two side tables of the user's table.
 
 ``<name>__dagster_ckpt_undo`` holds, for each publish, the rows that it changed as they were before it (keys that were
 not there: ``_dagster_ckpt_was`` is 0), and nothing for a publish that only appended.
-``<name>__dagster_ckpt_set_aside`` holds what left the table in a roll-back; with it a publish is done again.
+``<name>__dagster_ckpt_set_aside`` holds rows by key as it wrote them, which tells what others made of them, and other
+rows once they left the table in a roll-back; with it a publish is done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath
 from dagster_ckpt.ext.sql.load import STAGED
@@ -18,7 +19,8 @@ PUBLISH = "_dagster_ckpt_publish"
 """Checkpoint whose publish the row is kept for."""
 WAS = "_dagster_ckpt_was"
 """1: the row was there; 0: only its key is meant."""
-_T, _O = f"{RESERVED}these", f"{RESERVED}others"
+_T, _O, _S = f"{RESERVED}these", f"{RESERVED}others", f"{RESERVED}steps"
+_PLACE, _RANK = f"{RESERVED}place", f"{RESERVED}rank"
 
 
 class Images:
@@ -35,7 +37,9 @@ class Images:
         for name in (self._undo, self._aside):
             if self._table.exists(name):
                 there = {column.name for column in self._table.columns(name)}
-                self._table.add_columns(name, {c.name: c.type for c in columns if c.name not in there})
+                missing = {column.name: column.type for column in columns if column.name not in there}
+                self._table.add_columns(name, missing)
+                self._fill(name, missing)
                 continue
             quoted = self._table.quoted
             self._table.execute(
@@ -63,11 +67,17 @@ class Images:
                 )
                 self._keep_absent(checkpoint)
 
+    def keep_written(self, checkpoint: int) -> None:
+        """Write down the rows by key as a publish has left them."""
+        chosen = self._written_by(checkpoint, RowChange.UPSERTED)
+        self._copy(self._table.name, self._aside, checkpoint, chosen)
+
     def undo(self, checkpoint: int, change: RowChange) -> None:
         """Set aside what a publish wrote, and bring back what was there before it."""
-        self._delete(self._aside, checkpoint)
         chosen = self._written_by(checkpoint, change)
-        self._copy(self._table.name, self._aside, checkpoint, chosen)
+        if change is not RowChange.UPSERTED:
+            self._delete(self._aside, checkpoint)
+            self._copy(self._table.name, self._aside, checkpoint, chosen)
         self._table.execute(f"DELETE FROM {self._table.table()} AS {_T} {chosen}")
         if change is not RowChange.APPENDED:
             self._bring(self._undo, checkpoint, f"AND {self._table.quoted(WAS)} = 1")
@@ -79,29 +89,69 @@ class Images:
                 f"DELETE FROM {self._table.table()} AS {_T} {self._written_by(checkpoint, change)}"
             )
         self._bring(self._aside, checkpoint, "")
-        self._delete(self._aside, checkpoint)
+        if change is not RowChange.UPSERTED:
+            self._delete(self._aside, checkpoint)
 
-    def gone(self, publish: Publish, steps: UndoPath) -> int:
-        """Return how many rows of a publish, shown after these steps, are not there then: others removed them."""
-        shown, number = f"({self.query(steps)})", publish.checkpoint_id
-        if publish.change is RowChange.UPSERTED:
-            chosen = f"WHERE {self._is_of(number)} AND NOT {self._is_in(f'{shown} AS {_O}')}"
-            return self._count(self._table.table(self._undo), chosen)
-        there = self._count(shown, self._written_by(number, publish.change))
-        return max((publish.rows or 0) - there, 0)
+    def gone(self, publishes: Sequence[Publish], steps: UndoPath) -> tuple[int, int]:
+        """Return a publish, shown after these steps, of which others removed rows, and how many; 0 rows: none."""
+        shown, number = f"({self.query(steps)})", self._table.quoted(PUBLISH)
+        lost: dict[int, int] = {}
+        if upserted := _numbers(publishes, RowChange.UPSERTED):
+            lost = self._counts(
+                f"SELECT {number}, count(*) FROM {self._table.table(self._undo)} AS {_T} WHERE {_one_of(upserted)} "
+                f"AND {self._is_in(f'{shown} AS {_O}')} IS NOT TRUE GROUP BY {number}"
+            )
+        if appended := _numbers(publishes, RowChange.APPENDED):
+            mark = self._table.quoted(CHECKPOINT)
+            there = self._counts(f"SELECT {mark}, count(*) FROM {shown} AS {_T} GROUP BY {mark}")
+            wrote = {publish.checkpoint_id: publish.rows or 0 for publish in publishes}
+            lost |= {one: wrote[one] - there.get(one, 0) for one in appended}
+        for publish in publishes:
+            if publish.change is RowChange.REPLACED:
+                there_now = int(self._table.value(f"SELECT count(*) FROM {shown} AS {_T}"))
+                lost[publish.checkpoint_id] = (publish.rows or 0) - there_now
+        return next(((one, n) for one, n in sorted(lost.items(), reverse=True) if n > 0), (0, 0))
+
+    def changed(self, written: Sequence[Publish], steps: UndoPath, touched: Sequence[Publish]) -> str:
+        """Return the row, shown after these steps, that is not as the newest of these publishes wrote it; empty: none.
+
+        ``touched``: publishes of whose keys it is.
+        """
+        ours, theirs = _numbers(written, RowChange.UPSERTED), _numbers(touched, RowChange.UPSERTED)
+        if not ours or not theirs:
+            return ""
+        kept = {column.name: column.type for column in self._table.columns(self._aside)}
+        differ = "".join(
+            f" OR {self._differ(self._table.quoted(column.name))}"
+            for column in self._table.kept_columns()
+            if kept.get(column.name) == column.type or (column.name in kept and not self._is_postgres)
+        )
+        newest = self._newest([(self._aside, ours[::-1])], {one: -at for at, one in enumerate(ours)})
+        key = self._table.key
+        found = self._table.found(
+            f"SELECT {self._table.list_of(key, f'{_O}.')} FROM ({newest}) AS {_O} "
+            f"JOIN ({self.query(steps)}) AS {_T} ON {self._has_key_of(_O)} WHERE (1 = 0{differ}) "
+            f"AND {self._is_in(self._table.table(self._undo), _one_of(theirs))} LIMIT 1"
+        )
+        return ", ".join(f"{k} = {v!r:.60}" for k, v in zip(key, found[0], strict=True)) if found else ""
 
     def query(self, steps: UndoPath) -> str:
-        """Return the query of the rows that the table would show after these steps, with the columns it has now."""
-        found = f"SELECT {self._listed()} FROM {self._table.table()}"
-        for publish in steps.undo:
-            number, is_append = publish.checkpoint_id, publish.change is RowChange.APPENDED
-            kept = self._left_by(found, number, publish.change)
-            found = kept if is_append else self._with(kept, self._undo, number)
-        for publish in steps.redo:
-            number, is_append = publish.checkpoint_id, publish.change is RowChange.APPENDED
-            kept = found if is_append else self._left_by(found, number, publish.change)
-            found = self._with(kept, self._aside, number)
-        return found
+        """Return the query of the rows that the table would show after these steps, with the columns it has now.
+
+        It is flat: one that is nested for each step goes too deep for a database.
+        """
+        done = [*((one, False) for one in steps.undo), *((one, True) for one in steps.redo)]
+        at = max((n for n, (one, _) in enumerate(done) if one.change is RowChange.REPLACED), default=-1)
+        taken = done[max(at, 0) :]
+        order = {one.checkpoint_id: place for place, (one, _) in enumerate(taken)}
+        left = _numbers([one for one, again in taken if not again], RowChange.APPENDED)
+        undone = [one.checkpoint_id for one, again in taken if not again and one.checkpoint_id not in left]
+        again = [one.checkpoint_id for one, again in taken if again]
+        upserted = _numbers([one for one, _ in taken], RowChange.UPSERTED)
+        parts = [] if at >= 0 else [self._untouched(upserted, left)]
+        if undone or again:
+            parts.append(self._newest([(self._undo, undone), (self._aside, again)], order, left))
+        return " UNION ALL ".join(parts)
 
     def forget(self, checkpoints: Collection[int]) -> int:
         """Remove what is kept of these publishes."""
@@ -115,8 +165,8 @@ class Images:
     def _listed(self) -> str:
         return self._table.list_of([column.name for column in self._table.kept_columns()])
 
-    def _count(self, rows: str, chosen: str) -> int:
-        return int(self._table.value(f"SELECT count(*) FROM {rows} AS {_T} {chosen}"))
+    def _counts(self, query: str) -> dict[int, int]:
+        return {int(of): int(rows) for of, rows in self._table.found(query) if of is not None}
 
     def _is_of(self, checkpoint: int) -> str:
         return f"{self._table.quoted(PUBLISH)} = {int(checkpoint)}"
@@ -136,27 +186,79 @@ class Images:
             case RowChange.UPSERTED:
                 return f"WHERE {self._is_in(self._table.table(self._undo), self._is_of(checkpoint))}"
 
-    def _left_by(self, rows: str, checkpoint: int, change: RowChange) -> str:
-        """Return the query of those of some rows that a publish did not write."""
-        mark = f"{_T}.{self._table.quoted(CHECKPOINT)}"
-        match change:
-            case RowChange.APPENDED:
-                chosen = f"({mark} IS NULL OR {mark} <> {int(checkpoint)})"
-            case RowChange.REPLACED:
-                chosen = "1 = 0"
-            case RowChange.UPSERTED:
-                chosen = f"NOT {self._is_in(self._table.table(self._undo), self._is_of(checkpoint))}"
-        return f"SELECT {self._listed()} FROM ({rows}) AS {_T} WHERE {chosen}"
+    def _untouched(self, upserted: Collection[int], left: Collection[int]) -> str:
+        """Return the query of the table's rows that none of these publishes wrote."""
+        chosen = ["1 = 1"]
+        if upserted:
+            chosen.append(f"{self._is_in(self._table.table(self._undo), _one_of(upserted))} IS NOT TRUE")
+        if left:
+            mark = f"{_T}.{self._table.quoted(CHECKPOINT)}"
+            chosen.append(f"({mark} IN ({_listed(left)})) IS NOT TRUE")
+        return f"SELECT {self._listed()} FROM {self._table.table()} AS {_T} WHERE {' AND '.join(chosen)}"
 
-    def _with(self, rows: str, source: SqlName, checkpoint: int) -> str:
-        """Return the query of some rows and of what a side table keeps of a publish; columns it has not are null."""
-        there = {column.name for column in self._table.columns(source)}
-        columns = (column.name for column in self._table.kept_columns())
-        listed = ", ".join(self._table.quoted(name) if name in there else "NULL" for name in columns)
-        return (
-            f"{rows} UNION ALL SELECT {listed} FROM {self._table.table(source)} "
-            f"WHERE {self._is_of(checkpoint)} AND {self._table.quoted(WAS)} = 1"
+    def _newest(
+        self,
+        sources: Iterable[tuple[SqlName, Collection[int]]],
+        order: Mapping[int, int],
+        left: Collection[int] = (),
+    ) -> str:
+        """Return the query of what side tables keep of publishes: of each key the last in this order.
+
+        ``left``: publishes whose appended rows have left since.
+        """
+        number = self._table.quoted(PUBLISH)
+        kept = " UNION ALL ".join(self._kept(name, of) for name, of in sources if of)
+        place = f"{_S}.column2"
+        key = self._table.list_of(self._table.key, f"{_O}.")
+        rank = f"row_number() OVER (PARTITION BY {key} ORDER BY {place} DESC)" if key else "1"
+        ranked = (
+            f"SELECT {_O}.*, {place} AS {_PLACE}, {rank} AS {_RANK} FROM ({kept}) AS {_O} "
+            f"JOIN ({_pairs(order)}) AS {_S} ON {_S}.column1 = {_O}.{number}"
         )
+        chosen = f"{_RANK} = 1 AND {self._table.quoted(WAS)} = 1"
+        if left:
+            later = {one: order[one] for one in left}
+            chosen += (
+                f" AND NOT EXISTS (SELECT 1 FROM ({_pairs(later)}) AS {_S} WHERE {_S}.column1 = "
+                f"{_T}.{self._table.quoted(CHECKPOINT)} AND {_S}.column2 > {_T}.{_PLACE})"
+            )
+        return f"SELECT {self._listed()} FROM ({ranked}) AS {_T} WHERE {chosen}"
+
+    def _kept(self, source: SqlName, checkpoints: Collection[int]) -> str:
+        """Return the query of what a side table keeps of publishes; columns it has not are null."""
+        there = {column.name for column in self._table.columns(source)}
+        listed = ", ".join(
+            self._table.quoted(c.name)
+            if c.name in there
+            else f"{self._null(c.type)} AS {self._table.quoted(c.name)}"
+            for c in self._table.kept_columns()
+        )
+        ours = self._table.list_of([PUBLISH, WAS])
+        return f"SELECT {ours}, {listed} FROM {self._table.table(source)} WHERE {_one_of(checkpoints)}"
+
+    def _null(self, of: str) -> str:
+        return f"CAST(NULL AS {of})" if self._is_postgres else "NULL"
+
+    def _differ(self, column: str) -> str:
+        if self._is_postgres:  # as text: some types have no equality
+            return f"CAST({_T}.{column} AS TEXT) IS DISTINCT FROM CAST({_O}.{column} AS TEXT)"
+        return f"{_T}.{column} IS NOT {_O}.{column}"
+
+    @property
+    def _is_postgres(self) -> bool:
+        return self._table.dialect.name == "postgresql"
+
+    def _has_key_of(self, other: str) -> str:
+        quoted = self._table.quoted
+        return " AND ".join(f"{other}.{quoted(column)} = {_T}.{quoted(column)}" for column in self._table.key)
+
+    def _fill(self, name: SqlName, columns: Iterable[str]) -> None:
+        """Give kept rows the values that the table has in columns that others added: a default is not null."""
+        for column in map(self._table.quoted, columns if self._table.key else ()):
+            self._table.execute(
+                f"UPDATE {self._table.table(name)} AS {_T} SET {column} = (SELECT {_O}.{column} FROM "
+                f"{self._table.table()} AS {_O} WHERE {self._has_key_of(_O)})"
+            )
 
     def _copy(self, source: SqlName, target: SqlName, checkpoint: int, chosen: str = "") -> None:
         quoted, listed = self._table.quoted, self._listed()
@@ -167,11 +269,10 @@ class Images:
 
     def _keep_absent(self, checkpoint: int) -> None:
         key, quoted = self._table.list_of(self._table.key), self._table.quoted
-        same = " AND ".join(f"{_O}.{quoted(column)} = {_T}.{quoted(column)}" for column in self._table.key)
         self._table.execute(
             f"INSERT INTO {self._table.table(self._undo)} ({quoted(PUBLISH)}, {quoted(WAS)}, {key}) "
             f"SELECT DISTINCT {int(checkpoint)}, 0, {key} FROM {self._table.table(STAGED)} AS {_T} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS {_O} WHERE {same})"
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table.table()} AS {_O} WHERE {self._has_key_of(_O)})"
         )
 
     def _bring(self, source: SqlName, checkpoint: int, condition: str) -> None:
@@ -184,3 +285,20 @@ class Images:
     def _delete(self, name: SqlName, checkpoint: int) -> int:
         done = self._table.execute(f"DELETE FROM {self._table.table(name)} WHERE {self._is_of(checkpoint)}")
         return int(done.rowcount)
+
+
+def _numbers(publishes: Sequence[Publish], change: RowChange) -> list[int]:
+    return [publish.checkpoint_id for publish in publishes if publish.change is change]
+
+
+def _listed(checkpoints: Iterable[int]) -> str:
+    return ", ".join(str(int(checkpoint)) for checkpoint in checkpoints)
+
+
+def _one_of(checkpoints: Iterable[int]) -> str:
+    return f"{PUBLISH} IN ({_listed(checkpoints)})"
+
+
+def _pairs(order: Mapping[int, int]) -> str:
+    """Return a query of two columns, which databases call ``column1`` and ``column2``."""
+    return "VALUES " + ", ".join(f"({int(checkpoint)}, {int(place)})" for checkpoint, place in order.items())

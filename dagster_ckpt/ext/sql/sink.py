@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, ClassVar
 from sqlalchemy import Connection
 
 from dagster_ckpt.core.model import TableSnapshot
-from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, fork
 from dagster_ckpt.ext.sql.history import (
     Publish,
     RowChange,
-    UndoPath,
     is_below,
     no_longer_needed,
-    shown_publishes,
     way,
 )
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
+from dagster_ckpt.ext.sql.others import OthersAtWork, why_removed
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -33,7 +31,7 @@ from dagster_ckpt.ext.sql.target import SqlTable as SqlTarget
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
-from dagster_ckpt.spark.sink.positions import CutRelation, lies, named
+from dagster_ckpt.spark.sink.positions import named
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
@@ -155,34 +153,17 @@ class SqlSink(StagedSink):
         return is_below(tree, checkpoint, before.head if before is not None else None)
 
     def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        """Say so where somebody else removed rows, or columns, that the table has to show."""
+        """Say so where somebody else removed what the table has to show, or changed what would be overwritten."""
         why = super().why_other_rows(before, cut)
         if why or cut is None or before is None or before.head is None or not self.keeps_before_images:
             return why
         with self._database.reading() as connection:
-            gone = self._gone(connection, before, cut)
-        return gone and (
-            f"{gone} from {self.place}, which somebody else removed: bring them back, keep the rows "
-            "(roll_back_tables: false), or begin without state (restore_from: none)"
-        )
-
-    def _gone(self, connection: Connection, before: SinkPosition, cut: SinkCut) -> str:
-        table = self._table(connection)
-        if lost := self.positions.columns(connection) - {column.name for column in table.columns()}:
-            return f"columns {sorted(lost)} are gone"
-        if not self.context.is_complete and not table.has_rows():
-            return f"all rows up to checkpoint {before.head} are gone"
-        tree = self.positions.tree(connection)
-        ways = {before.head: UndoPath((), (), None)}
-        if lies(before, cut) is not CutRelation.AT and (steps := way(tree, before.head, cut.snapshot.head)):
-            ways[cut.snapshot.head] = steps
-        for head, steps in ways.items():
-            for publish in shown_publishes(tree, head):
-                if rows := Images(table).gone(publish, steps):
-                    return (
-                        f"{counted(rows, 'row')} that checkpoint {publish.checkpoint_id} published are gone"
-                    )
-        return ""
+            tree, table = self.positions.tree(connection), self._table(connection)
+            if lost := self.positions.columns(connection) - {column.name for column in table.columns()}:
+                return why_removed(f"columns {sorted(lost)} are gone", self.place)
+            if not self.context.is_complete and not table.has_rows():
+                return why_removed(f"all rows up to checkpoint {before.head} are gone", self.place)
+            return OthersAtWork(table, tree, self.place).why_not(before.head, cut.snapshot.head)
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the same database."""
@@ -365,6 +346,8 @@ class SqlTransaction:
             )
         else:
             append(self._table, reader, marks={CHECKPOINT: checkpoint} if self._has_marks else {})
+        if self._sink.keeps_before_images and change is RowChange.UPSERTED:
+            Images(self._table).keep_written(checkpoint)
 
     def _note(self, position: SinkPosition, change: RowChange, rows: int) -> None:
         before = self._position

@@ -52,6 +52,10 @@ class TableTransaction:
         """Return the first value that a query finds, or None."""
         return self.connection.exec_driver_sql(query).scalar()
 
+    def found(self, query: str) -> list[Any]:
+        """Return the rows that a query finds."""
+        return list(self.connection.exec_driver_sql(query).all())
+
     # --- what is there --------------------------------------------------------------------------------------
 
     def exists(self, name: SqlName | None = None) -> bool:

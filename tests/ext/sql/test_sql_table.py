@@ -306,6 +306,65 @@ def test_a_row_that_others_removed_before_it_came_again_is_missed_by_a_restore_b
     assert sorted(run_sql("SELECT k, v FROM orders")) == [(1, 10), (2, -1)]
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (
+            3,
+            r"row with k = 1 of .* changed by somebody else, which going back to checkpoint 1 would undo: give",
+        ),
+        (
+            2,
+            r"row with k = 1 of .* before a later publish, so that it is not kept as checkpoint 1 showed it",
+        ),
+    ],
+)
+def test_a_restore_is_refused_where_it_would_undo_or_bring_back_what_others_made_of_a_row(
+    url: str, tmp_path: Path, run_sql: Run, number: int, said: str
+) -> None:
+    """It succeeded: with their UPDATE undone, or with a row that the checkpoint never showed."""
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    for checkpoint, rows in enumerate([[(1, 1), (2, 2), (3, 3)], [(1, 10), (2, 20)], [(2, 200)]], start=1):
+        if checkpoint == number:
+            run_sql("UPDATE orders SET v = -v WHERE k = 1")
+        sink.publish([staged(context.work_dir, checkpoint, LONGS, rows)], permit(checkpoint))
+    run_sql("UPDATE orders SET v = -3 WHERE k = 3")  # no publish since has written it: it stays
+    assert sink.cannot_roll_back(cut_at(sink, 2)) == "", "neither row is written again on the way"
+    before = sorted(run_sql("SELECT k, v FROM orders"))
+    assert re.search(said, sink.cannot_roll_back(cut_at(sink, 1)))
+    with pytest.raises(InvalidRequest, match=said):
+        sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+    assert sorted(run_sql("SELECT k, v FROM orders")) == before
+    if number == 3:
+        run_sql("UPDATE orders SET v = 10 WHERE k = 1")
+        sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+        assert sorted(run_sql("SELECT k, v FROM orders")) == [(1, 1), (2, 2), (3, -3)]
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_table_goes_back_over_many_publishes_and_a_column_that_others_added(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...]
+) -> None:
+    """A query that was nested for each publish went too deep for the database: no restore, and no older rows."""
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    last = 60 if url.startswith("sqlite") else 6
+    for number in range(last):
+        sink.publish([staged(context.work_dir, number, LONGS, [(number % 3, number)])], permit(1 + number))
+    run_sql("ALTER TABLE orders ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'none'")
+    early = cut_at(sink, 2)
+    assert sorted(zip(*(sink.rows(early).to_arrow()[c].to_pylist() for c in "kv"), strict=True)) == [
+        (0, 0),
+        (1, 1),
+    ]
+    assert sink.cannot_roll_back(early) == ""
+    sink.roll_back(early, LaterRows.SET_ASIDE)
+    assert sorted(run_sql("SELECT k, v, note FROM orders")) == [(0, 0, "none"), (1, 1, "none")]
+    sink.roll_back(cut_at(sink, last), LaterRows.SET_ASIDE)
+    assert len(run_sql("SELECT * FROM orders WHERE note = 'none'")) == (3 if key else last)
+
+
 # --- who writes, and what is kept ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,55 @@
+"""Others at work on a table's rows: what a restore would miss of ours, or overwrite of theirs."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.ext.sql.history import RowChange, Tree, UndoPath, shown_publishes, way
+from dagster_ckpt.ext.sql.images import Images
+from dagster_ckpt.ext.sql.table import TableTransaction
+from dagster_ckpt.spark.sink.positions import named
+
+_STAY = UndoPath((), (), None)
+_OR = "keep the rows (roll_back_tables: false), or begin without state (restore_from: none)"
+
+
+class OthersAtWork:
+    """A table whose before-images are kept, in a transaction that reads it."""
+
+    def __init__(self, table: TableTransaction, tree: Tree, place: str) -> None:
+        self._tree, self._place, self._table = tree, place, table
+        self._images = Images(table)
+
+    def why_not(self, shown: int, head: int | None) -> str:
+        """Return why the table cannot go from what it shows to a head, because of others; empty: it can."""
+        steps = (way(self._tree, shown, head) if head != shown else None) or _STAY
+        ways = {shown: _STAY, **({} if head is None or steps is _STAY else {head: steps})}
+        for at, path in ways.items():
+            number, rows = self._images.gone(shown_publishes(self._tree, at), path)
+            if rows:
+                return why_removed(
+                    f"{counted(rows, 'row')} that checkpoint {number} published are gone", self._place
+                )
+        return self._why_changed(steps, head)
+
+    def _why_changed(self, steps: UndoPath, head: int | None) -> str:
+        """Say so of a row that the way would overwrite, or bring back as our publishes never wrote it."""
+        newest = list(takewhile(lambda one: one.change is not RowChange.REPLACED, steps.undo))
+        if row := self._images.changed(newest, _STAY, newest):
+            there = self._table.name.with_suffix("set_aside")
+            return (
+                f"the row with {row} of {self._place} was changed by somebody else, which going back to {named(head)} "
+                f"would undo: give it the values again that {there} has, {_OR}"
+            )
+        if row := self._images.changed(shown_publishes(self._tree, head), steps, steps.undo):
+            return (
+                f"the row with {row} of {self._place} was changed by somebody else before a later publish, so that it "
+                f"is not kept as {named(head)} showed it: choose another checkpoint, {_OR}"
+            )
+        return ""
+
+
+def why_removed(what: str, place: str) -> str:
+    """Return the refusal of a restore that would miss rows or columns."""
+    return f"{what} from {place}, which somebody else removed: bring them back, {_OR}"
