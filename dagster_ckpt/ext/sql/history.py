@@ -86,6 +86,12 @@ def shown_publishes(tree: Tree, head: int | None) -> list[Publish]:
     return found
 
 
+def wrote_rows(tree: Tree, head: int | None) -> bool:
+    """Tell whether any rows were written up to a head; what is not kept may have written some."""
+    chain = _chain(tree, head)
+    return not chain or chain[-1].parent is not None or any(publish.rows != 0 for publish in chain)
+
+
 def _chain(tree: Tree, head: int | None) -> list[Publish]:
     """Return the publishes that a head contains, newest first, as far down as they are known."""
     found = []

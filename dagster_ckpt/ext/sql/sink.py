@@ -19,6 +19,7 @@ from dagster_ckpt.ext.sql.history import (
     is_below,
     no_longer_needed,
     way,
+    wrote_rows,
 )
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
@@ -155,14 +156,18 @@ class SqlSink(StagedSink):
     def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
         """Say so where somebody else removed what the table has to show, or changed what would be overwritten."""
         why = super().why_other_rows(before, cut)
-        if why or cut is None or before is None or before.head is None or not self.keeps_before_images:
+        if why or cut is None or before is None or before.head is None:
             return why
         with self._database.reading() as connection:
             tree, table = self.positions.tree(connection), self._table(connection)
-            if lost := self.positions.columns(connection) - {column.name for column in table.columns()}:
+            had = self.positions.columns(connection)
+            if lost := had - {column.name for column in table.columns()}:
                 return why_removed(f"columns {sorted(lost)} are gone", self.place)
-            if not self.context.is_complete and not table.has_rows():
+            has_to_show = had and not self.context.is_complete and wrote_rows(tree, before.head)
+            if has_to_show and not table.has_rows():
                 return why_removed(f"all rows up to checkpoint {before.head} are gone", self.place)
+            if not self.keeps_before_images:
+                return ""
             return OthersAtWork(table, tree, self.place).why_not(before.head, cut.snapshot.head)
 
     def fork(self, cut: SinkCut) -> str:
@@ -295,7 +300,7 @@ class SqlTransaction:
             had = self._sink.positions.columns(self._connection)
             self._table.fit(schema, self._sink.place, had, with_checkpoints=self._has_marks)
             change = RowChange.REPLACED if rows.replaces else self._usual_change
-            columns = had.union(schema.names)
+            columns = had.union(schema.names) if len(rows) else None
             self._write(rows, position.head, change, had)
             if self._sink.keeps_before_images:
                 self._note(position, change, len(rows))

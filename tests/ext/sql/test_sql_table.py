@@ -306,6 +306,27 @@ def test_a_row_that_others_removed_before_it_came_again_is_missed_by_a_restore_b
     assert sorted(run_sql("SELECT k, v FROM orders")) == [(1, 10), (2, -1)]
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_table_that_others_emptied_is_told_from_one_that_had_no_rows_yet(
+    url: str, tmp_path: Path, run_sql: Run, keeps: bool
+) -> None:
+    """Without before-images it was missed; with them a table without rows, which was right, was called emptied."""
+    context = context_in(tmp_path, FIRST)
+    sink = SqlSink(SqlTable(url, keep_before_images=keeps), context)
+    sink.publish([staged(context.work_dir, 0, LONGS, [])], permit(1))
+    assert sink.cannot_roll_back(cut_at(sink, 1)) == ""
+    sink.publish([staged(context.work_dir, 1, LONGS, [(1, 1)])], permit(2))
+    if keeps:
+        sink.roll_back(cut_at(sink, 1), LaterRows.SET_ASIDE)
+        assert sink.cannot_roll_back(cut_at(sink, 1)) == ""
+        sink.roll_back(cut_at(sink, 2), LaterRows.SET_ASIDE)
+    run_sql("DELETE FROM orders")
+    assert "all rows up to checkpoint 2 are gone" in sink.cannot_roll_back(cut_at(sink, 2))
+    with pytest.raises(InvalidRequest, match="all rows up to checkpoint 2 are gone"):
+        sink.roll_back(cut_at(sink, 2), LaterRows.SET_ASIDE)
+    sink.roll_back(cut_at(sink, 2), LaterRows.KEEP)
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [
