@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
+from dagster_ckpt.core.chains import JUDGES
 from dagster_ckpt.core.ids import StageUid, stage_uid
 from dagster_ckpt.errors import InvalidRequest
 
@@ -36,9 +37,9 @@ def judged_apart(nodes: Mapping[StageUid, tuple[StageDefinition, tuple[StageUid,
 
 
 def _judging(sink: StageDefinition) -> StageDefinition:
-    former = tuple(stage_uid(f"{one}_rows") for one in sink.previous_uids)
+    former = tuple(stage_uid(f"{one}{JUDGES}") for one in sink.previous_uids)
     stage = replace(sink, role=StageRole.STAGE, to=None, asset="", previous_uids=former)
-    return stage.with_uid(f"{sink.uid}_rows")
+    return stage.with_uid(f"{sink.uid}{JUDGES}")
 
 
 def _writing(sink: StageDefinition) -> StageDefinition:
@@ -62,4 +63,4 @@ def _as_they_are(rows: Any) -> Any:
 
 def judged_by(uid: StageUid, stages: Mapping[StageUid, StageDefinition]) -> StageUid | None:
     """Return the sink whose rows a stage judges; None: it judges no other one's."""
-    return next((one for one in stages if stages[one].fn is _as_they_are and f"{one}_rows" == uid), None)
+    return next((one for one in stages if stages[one].fn is _as_they_are and f"{one}{JUDGES}" == uid), None)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dagster_ckpt.core.graph import Edge, PipelineGraph
+from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 
+JUDGES = "_rows"
+"""Ends the uid of the stage that judges a sink's rows."""
 _WAY_OUT = (
     "The positions and the state of these stages are one query's: change it back, or begin from nothing with "
     "restore_from: none"
@@ -299,7 +301,13 @@ def _way(graph: PipelineGraph, start: StageUid, end: StageUid) -> tuple[StageUid
 
 
 def _called_now(graph: PipelineGraph, saved: str) -> StageUid | None:
-    """Return the stage a saved uid means, as state is matched: by uid, then by the uids a stage had before."""
+    """Return the stage a saved uid means: by uid, by those that a stage had before, by the sink it judged rows of."""
     if saved in graph.by_uid:
         return StageUid(saved)
-    return next((stage.uid for stage in graph.stages if saved in stage.previous_uids), None)
+    renamed = next((stage.uid for stage in graph.stages if saved in stage.previous_uids), None)
+    return renamed or next((stage.uid for stage in graph.stages if saved in judges_of(stage)), None)
+
+
+def judges_of(sink: StageSpec) -> tuple[str, ...]:
+    """Return the uids of the stage that judges a sink's rows, or did: its function is the sink's own without it."""
+    return tuple(f"{name}{JUDGES}" for name in (sink.uid, *sink.previous_uids))

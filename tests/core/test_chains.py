@@ -18,8 +18,16 @@ from dagster_ckpt.core.chains import (
 )
 from dagster_ckpt.core.graph import Chaining, Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.model import (
+    Chain,
+    CheckpointKind,
+    CheckpointMetadata,
+    SnapshotMetrics,
+    StageSnapshot,
+    TableSnapshot,
+)
 from dagster_ckpt.core.restore.facts import shape_of
+from dagster_ckpt.core.restore.parted import of_now
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -133,7 +141,7 @@ def test_a_chain_whose_last_stage_is_gone_is_left_out_as_its_state_is() -> None:
 
 def judged(*edges: str, **chaining: Chaining) -> PipelineGraph:
     """Return a graph in which ``j`` judges the rows of the sink ``k``."""
-    made = graph(*edges, **chaining)
+    made = graph(*edges, earlier=None, **chaining)
     stages = [
         replace(stage, function_of=StageUid("k") if stage.uid == "j" else None) for stage in made.stages
     ]
@@ -174,6 +182,50 @@ def test_a_query_whose_stages_may_not_run_as_one_any_more_is_parted(
     runs = with_kept_chains(made, [saved] if isinstance(saved, Chain) else [])
     found = parts_of(runs, saved, {*saved.stages} if isinstance(saved, Chain) else {saved})
     assert "; ".join(map(told, found)) == parts
+
+
+def snapshot(uid: str, batch: int, **what: Any) -> StageSnapshot:
+    return StageSnapshot(uid=uid, parallelism=1, batch_id=batch, **what)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "batches", "stateless", "said"),
+    [
+        (0, 3, True, 4),
+        (0, 5, True, 5),
+        (0, 4, False, 4),
+        (9, 3, True, "rows lie between 'k_rows' and sink 'k'"),
+        (0, 5, False, "state counts batches"),
+    ],
+)
+def test_a_sink_that_judges_its_rows_no_more_goes_on_from_its_judge(
+    in_flight: int, batches: int, stateless: bool, said: int | str
+) -> None:
+    """Its own query brings the table, the judge's all else; batches count on from whichever had more."""
+    metrics = SnapshotMetrics(persisted_in_flight=in_flight)
+    between: dict[str, Any] = {"input_positions": {"k_rows": 7}, "metrics": metrics}
+    saved = CheckpointMetadata(
+        pipeline="p",
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        epoch=1,
+        triggered_at=1.0,
+        completed_at=1.0,
+        chains=(chain("s", "k_rows"),),
+        stages=(
+            snapshot("k_rows", 4, offsets={"0": "9"}, stateless=stateless, output_position=7),
+            snapshot("k", batches, table=TableSnapshot(uri="t"), stateless=True, **between),
+        ),
+    )
+    made = with_kept_chains(graph("s k"), saved.chains)
+    if isinstance(said, str):
+        with pytest.raises(InvalidRequest, match=said):
+            of_now(made, saved)
+        return
+    [sink] = of_now(made, saved).metadata.stages
+    assert made.chains == (chain("s", "k"),)
+    assert (sink.uid, sink.batch_id, sink.offsets) == ("k", said, {"0": "9"})
+    assert (sink.table, sink.output_position) == (TableSnapshot(uri="t"), None)
 
 
 def told(part: QueryPart) -> str:

@@ -17,7 +17,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
-from dagster_ckpt.core.restore.parted import parted
+from dagster_ckpt.core.restore.parted import JoinedSink, of_now
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -46,6 +46,8 @@ class StageMatch:
     """Other uids it had, by which readers that had nothing to do since may still know it."""
     part: QueryPart | None = None
     """Part of a saved query that it goes on from; None: from all of it."""
+    joined: JoinedSink | None = None
+    """Of a sink that judges its rows no more: the two queries that it goes on from."""
 
     @property
     def renamed(self) -> bool:
@@ -127,12 +129,17 @@ def match_stages(
     Raises InvalidRequest where state would be dropped unasked, where a uid is claimed twice, and where the
     parallelism does not fit what was saved.
     """
-    metadata, parts = parted(graph, metadata)
+    now = of_now(graph, metadata)
+    metadata = now.metadata
     sources = _sources_of_state(graph, metadata)
     names = {stage.uid: source.uid for stage, source in sources}
     all_saved = frozenset(snapshot.uid for snapshot in metadata.stages)
     matches = tuple(
-        replace(_match(graph, stage, source, names, all_saved), part=parts.get(source.uid))
+        replace(
+            _match(graph, stage, source, names, all_saved),
+            part=now.parts.get(source.uid),
+            joined=now.joined.get(source.uid),
+        )
         for stage, source in sources
     )
     used = {source.uid for _, source in sources}

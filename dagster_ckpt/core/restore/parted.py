@@ -1,24 +1,64 @@
-"""Snapshots of queries whose stages no longer run as one: a part for each query that they are now."""
+"""Snapshots as if they had been taken of the queries of now: parts of a query, and sinks joined with their judges."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dagster_ckpt.core.chains import QueryPart, parts_of
+from dagster_ckpt.core.chains import JUDGES, QueryPart, judges_of, parts_of
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, StageSnapshot
+from dagster_ckpt.errors import InvalidRequest
 
 BARRIER_AT = 0
 """Position of the restored barrier in the log of a new channel, where its reader stands."""
 
 
-def parted(
-    graph: PipelineGraph, metadata: CheckpointMetadata
-) -> tuple[CheckpointMetadata, Mapping[str, QueryPart]]:
-    """Return a snapshot as if it had been taken of the queries of now, and which of its stages are parts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedSink:
+    """A sink that judges its rows no more, and is one query again with the stage that did."""
+
+    judge: StageSnapshot
+    sink: StageSnapshot
+
+    def snapshot(self) -> StageSnapshot:
+        """Return the snapshot of both: the judge's query goes on, with the sink's rows. Raises InvalidRequest."""
+        judge, sink = self.judge, self.sink
+        if sink.metrics.persisted_in_flight:
+            raise InvalidRequest(
+                f"rows lie between {judge.uid!r} and sink {sink.uid!r} at this restore point: give the sink its "
+                "conditions back, and take them away behind a checkpoint with barriers (a savepoint is one)"
+            )
+        if (sink.batch_id or 0) > (judge.batch_id or 0) and not judge.stateless:
+            raise InvalidRequest(
+                f"sink {sink.uid!r} has had more batches than its rows were made in, and state counts batches: keep "
+                f"its function in a stage {judge.uid!r} of its own, which the sink reads, and it goes on as it is"
+            )
+        changes = {
+            "uid": sink.uid,
+            "table": sink.table,
+            "own_sink": sink.own_sink,
+            "output_position": sink.output_position,
+            "batch_id": judge.batch_id if sink.batch_id is None else max(judge.batch_id or 0, sink.batch_id),
+        }
+        return judge.model_copy(update=changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfNow:
+    """A snapshot as if it had been taken of the queries of now."""
+
+    metadata: CheckpointMetadata
+    parts: Mapping[str, QueryPart]
+    """Its stages that are parts of a saved query."""
+    joined: Mapping[str, JoinedSink]
+    """Its sinks that are one query again with the stage that judged their rows."""
+
+
+def of_now(graph: PipelineGraph, metadata: CheckpointMetadata) -> OfNow:
+    """Return a snapshot as if it had been taken of the queries of now.
 
     All parts count their batches on from the saved query's: a sink shows no batch of a number that it has seen. Raises
     InvalidRequest as ``parts_of``.
@@ -27,12 +67,29 @@ def parted(
     known = {*(stage.uid for stage in metadata.stages), *(one for c in metadata.chains for one in c.stages)}
     found: dict[str, QueryPart] = {}
     stages: list[StageSnapshot] = []
-    for saved in metadata.stages:
-        parts = parts_of(graph, chains.get(saved.uid, StageUid(saved.uid)), known)
+    joined = {one.judge.uid: one for one in _joined(graph.authored, metadata)}
+    sinks = {one.sink.uid for one in joined.values()}
+    for taken in (one for one in metadata.stages if one.uid not in sinks):
+        saved = joined[taken.uid].snapshot() if taken.uid in joined else taken
+        parts = parts_of(graph, chains.get(taken.uid, StageUid(taken.uid)), known)
         made = [_Parted(graph=graph, saved=saved, part=part, parts=parts).snapshot() for part in parts]
         found |= dict(zip((one.uid for one in made), parts, strict=True))
         stages += made or [saved]
-    return metadata.model_copy(update={"stages": tuple(stages)}), found
+    return OfNow(
+        metadata=metadata.model_copy(update={"stages": tuple(stages)}),
+        parts=found,
+        joined={one.sink.uid: one for one in joined.values()},
+    )
+
+
+def _joined(graph: PipelineGraph, metadata: CheckpointMetadata) -> Iterator[JoinedSink]:
+    named = {name for stage in graph.stages for name in (stage.uid, *stage.previous_uids)}
+    for stage in graph.stages:
+        for judge in (saved for name in judges_of(stage) if (saved := metadata.stage(name))):
+            sink = metadata.stage(judge.uid.removesuffix(JUDGES))
+            is_it = sink is not None and sink.stateless and set(sink.input_positions) == {judge.uid}
+            if sink is not None and is_it and judge.uid not in named:
+                yield JoinedSink(judge=judge, sink=sink)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

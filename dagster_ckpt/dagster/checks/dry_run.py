@@ -83,6 +83,7 @@ class RestoreTrial:
                 target_dir=attempt.stage(match.uid).root,
                 new_query_id=str(uuid.uuid4()),
                 part=match.part,
+                joined=match.joined,
             )
         restore_logs(attempt, decision)
         for uid in decision.stages.new:

@@ -279,6 +279,7 @@ class AttemptRestorer:
                     target_dir=directory.stage(match.uid).root,
                     new_query_id=str(uuid.uuid4()) if fork or match.has_new_query else None,
                     part=match.part,
+                    joined=match.joined,
                     local_copy=self._local_copy(directory, match, decision),
                 )
             restore_logs(directory, decision)

@@ -335,10 +335,10 @@ class SinksAtStart:
 
     def _refuse_without_table(self, decision: Restore) -> None:
         """Raise InvalidRequest where a restore point has rows that wait for a table its stage has no more."""
-        stages, metadata = self.sinks.pipeline.stages, decision.metadata
-        for uid, table in ((match.uid, match.snapshot.table) for match in decision.stages.matches):
-            if table is None or not table.prepared or stages[uid].table is not None:
-                continue
+        stages, metadata, matches = self.sinks.pipeline.stages, decision.metadata, decision.stages.matches
+        tables = {str(one.uid): one.snapshot.table for one in matches if stages[one.uid].table is None}
+        tables |= {one.joined.judge.uid: one.joined.judge.table for one in matches if one.joined is not None}
+        for uid, table in ((StageUid(one), t) for one, t in tables.items() if t is not None and t.prepared):
             sink = open_at(table.uri, table.sink, PipelineId(metadata.pipeline), uid)
             if sink is not None and not sink.has_published(metadata.number_at_sinks):
                 raise without_table(uid, self.sinks.pipeline.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.chains import SeenInPlans, layout_of
+from dagster_ckpt.core.chains import SeenInPlans, judges_of, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.units import counted
@@ -180,6 +180,8 @@ class ChainOfFrames:
 
 
 def renamed(pipeline: CheckpointedPipeline, uid: StageUid) -> Mapping[str, str]:
-    """Return the stages of a query by the uids they had before."""
-    stages = (pipeline.authored.stages[one] for one in pipeline.members(uid))
-    return {str(earlier): str(stage.uid) for stage in stages for earlier in stage.previous_uids}
+    """Return the stages of a query by the uids they had before, or the stage had that judged their rows."""
+    authored = pipeline.authored.stages
+    specs = [pipeline.authored.graph.by_uid[one] for one in pipeline.members(uid)]
+    judged = {judge: str(one.uid) for one in specs for judge in judges_of(one) if judge not in authored}
+    return judged | {str(earlier): str(one.uid) for one in specs for earlier in one.previous_uids}

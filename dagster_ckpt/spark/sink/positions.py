@@ -192,7 +192,7 @@ def _why_unknown(sink: Sink, since: CheckpointId) -> str:
     return (
         f"{sink.place} shows rows up to checkpoint {shown.head}, which is no newer than the restore point, and that "
         "does not know the sink: it was renamed, or left out for a while. Name its old uid in previous_uids, or "
-        "another table"
+        "another table (of a quarantine: another name, quarantine=...)"
     )
 
 

@@ -41,16 +41,30 @@ def is_of_part(path: str, part: QueryPart, snapshot: StageSnapshot) -> bool:
     return folder != IN_FLIGHT or rest.partition("/")[0] in snapshot.input_positions
 
 
+def is_of_judge(path: str) -> bool:
+    """Tell whether a sink that judges its rows no more needs a file of the stage that did."""
+    return not path.startswith(("sink/", f"{ROWS}/"))
+
+
+def count_on(stage: StageDirectory, judge: StageSnapshot, snapshot: StageSnapshot) -> None:
+    """Let a judge's query count its batches on from its sink's, where that has had more of them: it keeps no state."""
+    more = (snapshot.batch_id or 0) - (judge.batch_id or 0)
+    for log in ("offsets", "commits") if more else ():
+        for path in sorted((stage.query / log).iterdir(), key=lambda one: int(one.name), reverse=True):
+            path.rename(path.with_name(str(int(path.name) + more)))
+
+
 def take_part(stage: StageDirectory, part: QueryPart, snapshot: StageSnapshot) -> None:
     """Make a stage's directory, which is as the whole query's was, the part's. Raises Corrupt, InvalidRequest."""
-    if (part.reads_alone and part.has_state) or not stage.query.exists():
+    is_same = part.reads_alone and part.has_state and all(one == now for one, now in part.readers.items())
+    if is_same or not stage.query.exists():
         return
     if snapshot.batch_id is None:
         _take_beginning(stage, part)
         return
     facts = _read_facts(stage)
     last = stage.query / f"offsets/{snapshot.batch_id}"
-    read_by = facts.get("stages") or [snapshot.uid] * len(_lines_of(last)[1])
+    read_by = facts.get("stages") or [next(iter(part.feeds))] * len(_lines_of(last)[1])
     reads = _reads_of(part, read_by)
     for path in (last.with_name(f"{snapshot.batch_id - 1}"), last):
         if path.exists():
@@ -84,7 +98,7 @@ def _reads_of(part: QueryPart, read_by: Sequence[str]) -> list[_Read]:
 
 def _facts_of(part: QueryPart, whole: Mapping[str, Any], reads: Sequence[_Read]) -> dict[str, Any]:
     facts = dict(whole) if part.has_state else {name: whole[name] for name in _OF_ANY_PLAN if name in whole}
-    for name in ("origins", "source_columns"):
+    for name in ("origins", "source_columns") if part.channels else ():
         facts.pop(name, None)
     for name in _BY_SOURCE:
         said = facts.pop(name, ())

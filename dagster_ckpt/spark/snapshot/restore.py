@@ -14,13 +14,14 @@ from pathlib import Path
 
 from dagster_ckpt.core.chains import QueryPart
 from dagster_ckpt.core.model import FileEntry, StageSnapshot
+from dagster_ckpt.core.restore.parted import JoinedSink
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.capture import note_topic_ids
 from dagster_ckpt.spark.snapshot.local_copy import LocalCopy
 from dagster_ckpt.spark.snapshot.own_paths import name_directory
-from dagster_ckpt.spark.snapshot.parted import is_of_part, take_part
+from dagster_ckpt.spark.snapshot.parted import count_on, is_of_judge, is_of_part, take_part
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 QUERY_METADATA = "query/metadata"
@@ -35,6 +36,7 @@ def build_stage_directory(
     new_query_id: str | None = None,
     local_copy: LocalCopy | None = None,
     part: QueryPart | None = None,
+    joined: JoinedSink | None = None,
     parallelism: int = 8,
 ) -> list[FileEntry]:
     """Create the stage's working directory ``target_dir`` as it stood at the cut; returns the snapshot's
@@ -43,18 +45,26 @@ def build_stage_directory(
     ``named_as``: the path that Spark's own files are to name, where it is not ``target_dir``. ``new_query_id`` is for a
     fork: two running queries must not share an id (Spark stops one of them silently). None keeps the id, for a restore
     in place. A query that had never started gets an empty directory. ``part``: part of the saved query that is restored
-    here. Raises InvalidRequest when the directory exists, Corrupt naming a missing or damaged file, and Unavailable;
-    nothing is visible then.
+    here; ``joined``: a sink's query and its judge's, restored as one. Raises InvalidRequest when the directory exists,
+    Corrupt naming a missing or damaged file, and Unavailable; nothing is visible then.
     """
     if target_dir.exists():
         raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
     entries = source.entries(snapshot)
+    rows: list[FileEntry] = []
+    if joined is not None:
+        entries = [entry for entry in entries if is_of_judge(entry.path)]
+        rows = [entry for entry in source.entries(joined.sink) if entry.path.startswith("sink/")]
     if part is not None:
         entries = [entry for entry in entries if is_of_part(entry.path, part, snapshot)]
+        rows = rows if part.has_sink else []
     building = target_dir.with_name(f"{target_dir.name}.inprogress")
     shutil.rmtree(building, ignore_errors=True)
     try:
-        _make_folders(building, entries)
+        _make_folders(building, [*entries, *rows])
+        for entry in rows:
+            assert joined is not None
+            _bring(entry, building / entry.path, source, joined.sink, None)
         run_in_parallel(
             lambda entry: _bring(entry, building / entry.path, source, snapshot, local_copy),
             sorted(entries, key=lambda e: -e.size),
@@ -62,6 +72,8 @@ def build_stage_directory(
         )
         name_directory(building, entries, named_as or target_dir)
         note_topic_ids(StageDirectory(building), snapshot.topic_ids)
+        if joined is not None:
+            count_on(StageDirectory(building), joined.judge, snapshot)
         if part is not None:
             take_part(StageDirectory(building), part, snapshot)
         if new_query_id is not None and (building / QUERY_METADATA).exists():
@@ -70,7 +82,7 @@ def build_stage_directory(
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return entries
+    return [*entries, *rows]
 
 
 def _make_folders(root: Path, entries: Sequence[FileEntry]) -> None:

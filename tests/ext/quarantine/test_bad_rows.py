@@ -178,7 +178,7 @@ FROM_NOW_ON = {
         for at, (name, case) in enumerate(FROM_NOW_ON.items())
     ],
 )
-def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on(
+def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on_and_off_again(
     lab: Lab, tmp_path: Path, of: dict[str, Any], bad: int | str, stage: str
 ) -> None:
     feed, after = tmp_path / "feed", shares(tmp_path / "feed", **of)
@@ -194,6 +194,11 @@ def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on(
         assert numbers(lab.tables / "shares") == [1, 2, 4]
         [kept] = rows_in(lab.tables / "quarantine" / stage)
         assert (bad if isinstance(bad, str) else '"n":3') in kept["row"]
+    put(feed, (5, "ann", 5), (6, "ann", 5))
+    done = lab.run(shares(feed))
+    assert done.success, failure_text(done)
+    assert numbers(lab.tables / "shares") == [1, 2, 4, 5, 6], "and takes them off again"
+    assert len(rows_in(lab.tables / "quarantine" / stage)) == 1
 
 
 def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:
