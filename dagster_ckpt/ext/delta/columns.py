@@ -38,7 +38,7 @@ _PRIMITIVES = [
     "timestamp_ntz",
 ]
 _PARTITIONS = ("string", "long", "integer", "short", "byte", "boolean", "date")
-NO_NAME = " ,;{}()\n\t="
+NO_NAME = " ,;{}()\n\t=\0"
 _FEATURES_WE_KEEP = {"appendOnly", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "invariants"}
 _FEATURES_WE_KEEP |= {"checkConstraints", "generatedColumns", "changeDataFeed"}
 """Names in the protocol that staged files may be added under; the next table says when they are in use."""

@@ -547,6 +547,7 @@ TWICE = [{"name": "a", "type": "long"}, {"name": "A", "type": "string"}]
         ),
         ([{"name": "Id", "type": "long"}, {"name": "id", "type": "long"}], "'Id' is there twice"),
         ([{"name": "a b", "type": "long"}], "'a b' has a character"),
+        ([{"name": "a\0b", "type": "long"}], r"'a.x00b' has a character"),
     ],
 )
 def test_columns_that_a_delta_table_cannot_have_are_named(fields: list[dict[str, Any]], why: str) -> None:
