@@ -88,7 +88,9 @@ class RestoreTrial:
         restore_logs(attempt, decision)
         for uid in decision.stages.new:
             ChannelLog.create(attempt.stage(uid).log)
-        saved = {match.uid: match.snapshot.uid for match in decision.stages.matches}
+        taken = self.found.stored.metadata  # a part of a query is no stage of it
+        matches = (one for one in decision.stages.matches if not one.has_new_query)
+        saved = {one.uid: one.snapshot.uid for one in matches if taken.stage(one.snapshot.uid) is not None}
         return tuple(
             self._try_stage(trial, attempt, stage.uid, saved.get(stage.uid))
             for stage in trial.graph.topological

@@ -123,6 +123,8 @@ class _Planner:
         """Plan one query."""
         match = next((match for match in self.matched.matches if match.uid == uid), None)
         said = StageFacts() if match is None else self.facts.stages.get(match.snapshot.uid, StageFacts())
+        if match is not None and (match.part is not None or match.joined is not None):
+            said = said.model_copy(update={"plan": {}})  # that was of a query which read other things
         found: dict[StageVerdict, list[str]] = {} if match else {StageVerdict.EMPTY: []}
         behind = [str(one) for one in self.pipeline.upstream[uid] if one in self._unknown]
         if behind:
