@@ -277,7 +277,8 @@ def without_java(error: BaseException) -> InvalidRequest | None:
     looked = f"in JAVA_HOME ({home})" if home else "on the PATH (JAVA_HOME is not set)"
     return InvalidRequest(
         f"Java did not start, looked for {looked}: Spark needs Java 17 or newer. Install one (Debian: "
-        "apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder"
+        "apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder; or mend what it said above before it "
+        "ended, such as a package of spark.jars.packages that is not found"
     )
 
 

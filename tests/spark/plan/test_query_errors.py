@@ -195,6 +195,7 @@ def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.Monk
     )
     assert str(told) == (
         "Java did not start, looked for on the PATH (JAVA_HOME is not set): Spark needs Java 17 or newer. Install one "
-        "(Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder"
+        "(Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder; or mend what it said above "
+        "before it ended, such as a package of spark.jars.packages that is not found"
     )
     assert without_java(RuntimeError("[OTHER]")) is None
