@@ -179,8 +179,9 @@ class Poisoned:
 
     def feed(self, rows: int, bad: int) -> None:
         first, number = len(self.kinds), len([*(self.folder / "feed").glob("*.txt")])
+        before = sum(kind != "good" for kind in self.kinds.values())
         places = {
-            first + place: KINDS[(first + n) % len(KINDS)]
+            first + place: KINDS[(before + n) % len(KINDS)]
             for n, place in enumerate(self.dice.sample(range(rows), bad))
         }
         kinds = {one: places.get(one, "good") for one in range(first, first + rows)}

@@ -529,7 +529,7 @@ def message(n: int | None, name: str = "ann", amount: int = 5) -> str:
 
 
 POISONED = {
-    '{"n": 1, "name"': "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION",
+    '{"n": 1, "name"': "MALFORMED_RECORD_IN_PARSING",
     message(2, "boom"): "LookupError",
     message(4, amount=2_000_000_000): "ARITHMETIC_OVERFLOW",
     message(None, "nobody"): "tables can hold it",
