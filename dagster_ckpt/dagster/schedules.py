@@ -28,7 +28,6 @@ from dagster_ckpt.dagster.options import EpochSchedule, PipelineOptions, Savepoi
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.sensors.shared import BoundCoordinator
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.runtime.record_store import RecordStore
 
 
 def savepoint_schedule_name(pipeline: CheckpointedPipeline) -> str:
@@ -119,6 +118,8 @@ def build_check_schedules(
     bound = BoundCoordinator(coordinator)
 
     def to_verify(instance: dg.DagsterInstance) -> tuple[str, ...]:
+        from dagster_ckpt.runtime.record_store import RecordStore
+
         try:
             record = RecordStore(bound.of(instance).store()).record(pipeline)
         except CheckpointError:  # the run says what is wrong

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from dagster._core.definitions.utils import DISALLOWED_NAMES
 
-from dagster_ckpt.adapters.remote_keys import client_of
-from dagster_ckpt.adapters.sql_engine import is_sqlite, refuse_silent, store_url
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import (
@@ -73,6 +71,8 @@ def look_ahead(
     resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline, spark: SparkSessionResource
 ) -> None:
     """Raise what ``refuse_impossible`` would on this machine; nothing is made, and no schema is brought up to date."""
+    from dagster_ckpt.adapters.sql_engine import refuse_silent
+
     store = partial(refuse_silent, resource.resolved_store_url)
     refuse_start(StartFacts(machine=machine_facts(resource, pipeline, spark), store=store))
 
@@ -161,6 +161,9 @@ def _refuse_version(
 
 
 def _needed(resource: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> Iterator[Package]:
+    from dagster_ckpt.adapters.remote_keys import client_of
+    from dagster_ckpt.adapters.sql_engine import is_sqlite, store_url
+
     if not is_sqlite(store_url(resource.resolved_store_url)):
         yield _package("the coordinator store", "psycopg", "postgres")
     for setting in ("checkpoint_dir", "savepoint_dir", "work_dir"):

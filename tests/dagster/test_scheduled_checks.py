@@ -10,9 +10,10 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import PipelineOptions
-from dagster_ckpt.dagster.checks import restorable, verified
+from dagster_ckpt.dagster.checks import dry_run
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.snapshots import verify
 from dagster_ckpt.operations.snapshots.verify import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
@@ -94,7 +95,7 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_not_broken(
             return not_opened("it", "there", NotFound("its files are gone"))
         return verify_snapshot(source)
 
-    monkeypatch.setattr(verified, "verify_snapshot", overtaken)
+    monkeypatch.setattr(verify, "verify_snapshot", overtaken)
     result = asked_for(site, asked)
     assert result.passed
     assert result.description is not None
@@ -113,7 +114,7 @@ def test_a_checkpoint_that_is_subsumed_while_its_restore_is_tried_is_not_broken(
         stream.completed_checkpoint()
         raise Corrupt("a file is gone")
 
-    monkeypatch.setattr(restorable, "try_restore", overtaken)
+    monkeypatch.setattr(dry_run, "try_restore", overtaken)
     [request] = requested(site, "shop_dry_run_schedule")
     result = checked(site, request, job="shop_restore")
     assert result.passed
@@ -125,9 +126,7 @@ def test_a_checkpoint_that_is_retained_and_has_lost_a_file_is_broken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.attempt(site.start_run()).completed_checkpoint()
-    monkeypatch.setattr(
-        verified, "verify_snapshot", lambda source: not_opened("it", "there", NotFound("gone"))
-    )
+    monkeypatch.setattr(verify, "verify_snapshot", lambda source: not_opened("it", "there", NotFound("gone")))
     assert not asked_for(site, "latest").passed
     assert len(site.observations()) == 1
 
@@ -156,12 +155,12 @@ def broken_savepoint(site: Site, monkeypatch: pytest.MonkeyPatch) -> Coordinator
     attempt.completed_savepoint(name="nightly", target=f"{site.resource.storage().base_uri}/sp")
     attempt.completed_checkpoint()
 
-    def verify(source: StoredSnapshot) -> Verified:
+    def verified(source: StoredSnapshot) -> Verified:
         if source.metadata.kind.is_savepoint:
             return not_opened("it", "there", NotFound("gone"))
         return verify_snapshot(source)
 
-    monkeypatch.setattr(verified, "verify_snapshot", verify)
+    monkeypatch.setattr(verify, "verify_snapshot", verified)
     return attempt
 
 

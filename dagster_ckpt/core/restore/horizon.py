@@ -166,6 +166,8 @@ _COPIED = (
 
 
 DAY = 86_400.0
+NEAR_DAYS = 3.0
+"""Days before a snapshot may be lost from which people are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

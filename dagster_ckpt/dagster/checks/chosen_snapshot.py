@@ -7,7 +7,7 @@ snapshot that was found broken stays red until it is found well, or is gone, wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
@@ -16,12 +16,12 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.choice import latest_snapshot, snapshot_at
 from dagster_ckpt.core.restore_point import Latest, Nothing, restore_point
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
-from dagster_ckpt.dagster.reports.metadata import Restorable
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import CheckpointError, NotFound
-from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, absolute, find_snapshot
-from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.runtime.restore_facts import facts_of
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.reports.metadata import Restorable
+    from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
 
 CHECKPOINT = "checkpoint"
 BROKEN = "broken"
@@ -60,6 +60,8 @@ def with_standing(
 
 
 def _retained(resource: CheckpointCoordinatorResource, pipeline: PipelineId) -> set[str]:
+    from dagster_ckpt.runtime.record_store import RecordStore
+
     record = RecordStore(resource.store()).record(pipeline)
     return set() if record is None else {e.known.key for e in (*record.completed, *record.savepoints)}
 
@@ -112,6 +114,8 @@ def target_of(
 
     Raises Corrupt, Unavailable, InvalidRequest; NotFound for anything but ``latest``.
     """
+    from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+
     word = _word(wanted)
     try:
         if word == NEWEST_SAVEPOINT:
@@ -134,6 +138,10 @@ def unreadable(
 
 def _key_of(resource: CheckpointCoordinatorResource, pipeline: PipelineId, wanted: str) -> str:
     """Return the key of the snapshot a check was to look at; empty: the record does not have it."""
+    from dagster_ckpt.operations.snapshots.catalog import absolute
+    from dagster_ckpt.runtime.record_store import RecordStore
+    from dagster_ckpt.runtime.restore_facts import facts_of
+
     record = RecordStore(resource.store()).record(pipeline)
     if record is None:
         return ""
@@ -160,6 +168,8 @@ def names_one(wanted: str) -> bool:
 
 def _newest_savepoint(resource: CheckpointCoordinatorResource, pipeline: PipelineId) -> str:
     """Return the key of the newest savepoint; ``latest`` where there is none."""
+    from dagster_ckpt.runtime.record_store import RecordStore
+
     record = RecordStore(resource.store()).record(pipeline)
     savepoints = () if record is None else record.savepoints
     newest = max(savepoints, key=lambda s: (s.completed_at, s.checkpoint_id), default=None)
@@ -171,6 +181,8 @@ def was_subsumed(resource: CheckpointCoordinatorResource, pipeline: PipelineId, 
 
     A running stream subsumes its checkpoints while they are read.
     """
+    from dagster_ckpt.runtime.record_store import RecordStore
+
     if found.known is None:
         return False
     known, records = found.known, RecordStore(resource.store())

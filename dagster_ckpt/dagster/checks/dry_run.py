@@ -175,13 +175,6 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def resources_for_trial(pipeline: CheckpointedPipeline) -> frozenset[str]:
-    """Return the Dagster resources that starting every stage's query takes."""
-    return frozenset(
-        {SPARK_KEY, *(key for stage in pipeline.stages.values() for key in stage.required_resource_keys)}
-    )
-
-
 def try_restore(
     resources: Any,
     pipeline: CheckpointedPipeline,

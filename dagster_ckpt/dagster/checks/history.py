@@ -16,7 +16,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import COMPLETED
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
 from dagster_ckpt.core.supervision.alarms import AlarmFacts, FailureStreak, age_of, failure_streak
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
@@ -29,9 +29,7 @@ from dagster_ckpt.dagster.reports.asset import (
 from dagster_ckpt.dagster.reports.tables import condition_asset_key, condition_checks, condition_evaluations
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.operations.restores.horizon import NEAR_DAYS, restorability
 from dagster_ckpt.ports import CoordinatorStore
-from dagster_ckpt.runtime.record_store import RecordStore, parse_row
 
 
 def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
@@ -67,6 +65,8 @@ def _condition_check(
         required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
     )
     def condition(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
+        from dagster_ckpt.runtime.record_store import RecordStore, parse_row
+
         rows = RecordStore(coordinator_of(context, pipeline.name).store()).rows(pipeline.name, limit=ROWS)
         newest = next(
             (one for row in rows if (one := parse_row(row)) is not None and one.status in COMPLETED), None
@@ -106,6 +106,8 @@ ROWS = 25
 
 def alarm_facts(store: CoordinatorStore, pipeline: PipelineId, *, now: float) -> AlarmFacts | None:
     """Return the history's facts; None for a pipeline that has not run. Its cost does not grow with the history."""
+    from dagster_ckpt.runtime.record_store import RecordStore, parse_row
+
     records = RecordStore(store)
     record = records.record(pipeline)
     if record is None:
@@ -177,6 +179,8 @@ def build_horizon_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinit
         required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
     )
     def checkpoint_horizon(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]
+        from dagster_ckpt.operations.restores.horizon import restorability
+
         resource = coordinator_of(context, pipeline.name)
         try:
             found = restorability(pipeline, resource, now=time.time())

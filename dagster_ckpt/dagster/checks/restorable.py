@@ -4,6 +4,7 @@ Annotations are evaluated: Dagster reads the config class from them.
 """
 
 import time
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -18,17 +19,19 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
     was_subsumed,
     with_standing,
 )
-from dagster_ckpt.dagster.checks.dry_run import StageTrial, resources_for_trial, try_restore
-from dagster_ckpt.dagster.names import COORDINATOR_KEY
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
 from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_asset_key
-from dagster_ckpt.dagster.reports.metadata import Restorable
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
 
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.checks.dry_run import StageTrial
+
 
 def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefinition:
     """Return the check that restores into a scratch directory; the pipeline may run meanwhile, untouched."""
+    of_stages = (key for stage in pipeline.stages.values() for key in stage.required_resource_keys)
 
     @dg.asset_check(
         asset=checkpoints_asset_key(pipeline.name),
@@ -37,7 +40,7 @@ def build_restorable_check(pipeline: CheckpointedPipeline) -> dg.AssetChecksDefi
             "Spark reads all state of the newest checkpoint (or the one its config names) and starts every stage from "
             "it, in a scratch directory and into a null sink."
         ),
-        required_resource_keys=own_keys(pipeline.name, {COORDINATOR_KEY, *resources_for_trial(pipeline)}),
+        required_resource_keys=own_keys(pipeline.name, {COORDINATOR_KEY, SPARK_KEY, *of_stages}),
     )
     def checkpoint_restorable(
         context: dg.AssetCheckExecutionContext, config: CheckConfig
@@ -71,6 +74,9 @@ def _tried(
     wanted: str,
 ) -> dg.AssetCheckResult:
     """Return how the restore of a snapshot went."""
+    from dagster_ckpt.dagster.checks.dry_run import try_restore
+    from dagster_ckpt.dagster.reports.metadata import Restorable
+
     began = time.monotonic()
     try:
         found = target_of(resource, pipeline.name, wanted)
@@ -93,7 +99,7 @@ def _tried(
     return restorable_result(found.key, trials, seconds=time.monotonic() - began)
 
 
-def restorable_result(key: str, trials: tuple[StageTrial, ...], *, seconds: float) -> dg.AssetCheckResult:
+def restorable_result(key: str, trials: "tuple[StageTrial, ...]", *, seconds: float) -> dg.AssetCheckResult:
     """Return the result of a restore that went well."""
     table = dg.MetadataValue.table(
         [

@@ -3,6 +3,8 @@
 Annotations are evaluated: Dagster reads the config class from them.
 """
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
@@ -19,11 +21,12 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import (
 )
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.reports.asset import VERIFIED_CHECK, checkpoints_asset_key
-from dagster_ckpt.dagster.reports.metadata import Restorable
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.operations.snapshots.verify import Verified, verify_snapshot
+
+if TYPE_CHECKING:
+    from dagster_ckpt.operations.snapshots.verify import Verified
 
 _SHOWN = 20
 """Problems listed in the result."""
@@ -62,6 +65,9 @@ def _verify(
     wanted: str,
 ) -> dg.AssetCheckResult | None:
     """Return the verdict; None where the snapshot was subsumed while it was read."""
+    from dagster_ckpt.dagster.reports.metadata import Restorable
+    from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+
     try:
         found = target_of(resource, pipeline, wanted)
     except Corrupt as error:
@@ -78,7 +84,7 @@ def _verify(
     return verified_result(found.key, verified)
 
 
-def verified_result(key: str, verified: Verified) -> dg.AssetCheckResult:
+def verified_result(key: str, verified: "Verified") -> dg.AssetCheckResult:
     """Return the verdict, with one row per file a restore would stumble over."""
     metadata: dict[str, dg.MetadataValue] = {
         "checkpoint": dg.MetadataValue.text(key),

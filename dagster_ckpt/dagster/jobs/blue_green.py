@@ -4,7 +4,7 @@ Annotations are evaluated: Dagster reads config classes from them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -14,7 +14,6 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
-from dagster_ckpt.dagster.jobs.gate import refuse_backfill
 from dagster_ckpt.dagster.launchpad import launchpad_link, seldom
 from dagster_ckpt.dagster.names import (
     CARE_OP,
@@ -30,27 +29,15 @@ from dagster_ckpt.dagster.names import (
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.reports.tables import swapped_events
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of
-from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.readers.blue_green import (
-    Swapped,
-    compare_readers,
-    name_of,
-    swap_back,
-    swap_readers,
-)
-from dagster_ckpt.operations.readers.diff_tables import ReadersComparison
-from dagster_ckpt.operations.readers.replay import (
-    ReplayStart,
-    admits_replay,
-    plan_replay,
-    set_side_tables_aside,
-)
-from dagster_ckpt.operations.readers.served import readers_sentence
-from dagster_ckpt.running import stage_arguments
-from dagster_ckpt.runtime.attempt_setup import Admit, Ownership
 from dagster_ckpt.runtime.audit import Operator
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+    from dagster_ckpt.operations.readers.blue_green import Swapped
+    from dagster_ckpt.operations.readers.diff_tables import ReadersComparison
+    from dagster_ckpt.operations.readers.replay import ReplayStart
+    from dagster_ckpt.runtime.attempt_setup import Admit
 
 _BETWEEN = "; "
 """Between the lines of a comparison in its description."""
@@ -84,6 +71,8 @@ class ForkConfig(dg.Config):
 
 def compare(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
     """Compare a fork's tables with those that readers find; nothing is changed, and the link it gives swaps readers."""
+    from dagster_ckpt.operations.readers.blue_green import compare_readers
+
     coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
     found = compare_readers(fork, coordinator, named=named, only=config.only, examples=config.examples)
     tell_comparison(context, fork, found)
@@ -91,6 +80,9 @@ def compare(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: 
 
 def swap(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
     """Make readers find the tables of a fork, all in one step; with ``readers: back`` those that served before it."""
+    from dagster_ckpt.dagster.jobs.gate import refuse_backfill
+    from dagster_ckpt.operations.readers.blue_green import name_of, swap_back, swap_readers
+
     refuse_backfill(context)
     coordinator, named = coordinator_of(context, fork.name), _named(context, fork)
     operator = Operator(who=who_of(context.run.tags))
@@ -122,8 +114,10 @@ def swap(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: For
         context.log_event(observed)
 
 
-def _observed(done: Swapped) -> Iterator[dg.AssetObservation]:
+def _observed(done: "Swapped") -> Iterator[dg.AssetObservation]:
     """Yield that readers find other tables, for the checkpoints of all pipelines that it concerns."""
+    from dagster_ckpt.operations.readers.served import readers_sentence
+
     for name in dict.fromkeys((done.name, done.serving, done.before)):
         said = readers_sentence(name, name=done.name, serving=done.serving)
         yield dg.AssetObservation(
@@ -133,6 +127,11 @@ def _observed(done: Swapped) -> Iterator[dg.AssetObservation]:
 
 def replay(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: ForkConfig) -> None:
     """Process again what came after a moment: from the nearest snapshot of the origin, to the end, and compare."""
+    from dagster_ckpt.dagster.jobs.gate import refuse_backfill
+    from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+    from dagster_ckpt.operations.readers.blue_green import compare_readers
+    from dagster_ckpt.operations.readers.replay import plan_replay, set_side_tables_aside
+
     refuse_backfill(context)
     if not config.since:
         raise InvalidRequest(
@@ -159,15 +158,21 @@ def _replaying(
     context: dg.OpExecutionContext,
     fork: CheckpointedPipeline,
     config: ForkConfig,
-    start: ReplayStart,
+    start: "ReplayStart",
     root: str,
-) -> Callable[[Admit], PipelineAttempt]:
+) -> "Callable[[Admit], PipelineAttempt]":
     """Return the call that opens the attempt of a replay, in its turn."""
+    from dagster_ckpt.running import stage_arguments
+
     said = f"replaying from {start.key} of {start.origin}, taken {moment(start.taken_at)}, at {start.uri}"
     context.log.info(said)
     arguments = stage_arguments(fork, config.stages, resources_of(context, fork.name))
 
-    def begin(admit: Admit) -> PipelineAttempt:
+    def begin(admit: "Admit") -> "PipelineAttempt":
+        from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+        from dagster_ckpt.operations.readers.replay import admits_replay
+        from dagster_ckpt.runtime.attempt_setup import Ownership
+
         named = _named(context, fork)
         return PipelineAttempt.of(
             context,
@@ -186,9 +191,9 @@ def _replaying(
 def tell_comparison(
     context: dg.OpExecutionContext,
     fork: CheckpointedPipeline,
-    found: ReadersComparison,
+    found: "ReadersComparison",
     *,
-    start: ReplayStart | None = None,
+    start: "ReplayStart | None" = None,
 ) -> None:
     """Log a comparison, and observe the fork's checkpoints with it and the link that swaps."""
     for line in found.lines:
@@ -239,7 +244,7 @@ def told_comparison(events: Iterable[dg.DagsterEvent]) -> tuple[tuple[str, ...],
     return (), ""
 
 
-def comparison_metadata(found: ReadersComparison) -> dict[str, Any]:
+def comparison_metadata(found: "ReadersComparison") -> dict[str, Any]:
     """Return a comparison as tables."""
     tables, examples = [], []
     for table in found.tables:
@@ -270,6 +275,8 @@ def _cells(row: Mapping[str, str] | None) -> str:
 
 
 def _named(context: dg.OpExecutionContext, fork: CheckpointedPipeline) -> Any:
+    from dagster_ckpt.operations.readers.blue_green import name_of
+
     return coordinator_of(context, name_of(fork).name)
 
 

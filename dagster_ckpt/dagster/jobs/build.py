@@ -23,8 +23,6 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
-from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import write_facts
 
 BARRIER = "barrier"
 """Output of an op of an epoch's job: ops that come after it wait for that."""
@@ -121,6 +119,9 @@ def _publishing_facts(pipeline: CheckpointedPipeline, target: str) -> dg.HookDef
         name=f"{epoch_job_name(pipeline.name)}__publish_facts", required_resource_keys={COORDINATOR_KEY}
     )
     def publish_facts(context: dg.HookContext) -> None:
+        from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+        from dagster_ckpt.operations.snapshots.plan_facts import write_facts
+
         deployment = coordinator_of(context, pipeline.name).deployment()
         try:
             found = find_snapshot(deployment, "latest", pipeline.name)

@@ -4,7 +4,7 @@ Annotations are evaluated: Dagster reads config classes from them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import dagster as dg
 
@@ -27,9 +27,9 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.reports.asset import VERIFIED_CHECK
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
-from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
-from dagster_ckpt.operations.readers.blue_green import name_of
+
+if TYPE_CHECKING:
+    from dagster_ckpt.operations.care.maintain import TableUpkeep
 
 
 class CareConfig(dg.Config):
@@ -102,7 +102,7 @@ def build_care_job(
 
     known, keys = dict(resources), set[str]()
     if named is not None:
-        keys = {own_resource_key(name_of(pipeline).name, COORDINATOR_KEY)}
+        keys = {own_resource_key(pipeline.origins[-1].name, COORDINATOR_KEY)}
         known.update(dict.fromkeys(keys, named))
     return one_op_job(
         pipeline,
@@ -124,7 +124,7 @@ def _description(pipeline: CheckpointedPipeline) -> str:
     if not pipeline.origins:
         return f"{does}."
     return (
-        f"{does}; compare its tables with those that readers of `{name_of(pipeline).name}` find (`compare`), have "
+        f"{does}; compare its tables with those that readers of `{pipeline.origins[-1].name}` find (`compare`), have "
         "readers find them, all in one step, and back (`swap`), process again what came after a moment (`replay`)."
     )
 
@@ -134,6 +134,8 @@ _OF_FORKS = {CareAction.COMPARE: compare, CareAction.SWAP: swap, CareAction.REPL
 
 def _maintain(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, *, is_dry: bool) -> None:
     """Merge small files and remove old ones; what a retained checkpoint or savepoint goes back to stays."""
+    from dagster_ckpt.operations.care.maintain import maintain_tables, plan_maintenance
+
     act = plan_maintenance if is_dry else maintain_tables
     found = act(pipeline, coordinator_of(context, pipeline.name))
     for line in maintenance_lines(found, is_dry=is_dry):
@@ -147,6 +149,8 @@ def _requeue(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, where: str, *, is_dry: bool
 ) -> None:
     """Order quarantined rows through their stages again, or only say which."""
+    from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
+
     act = preview_requeue if is_dry else order_requeue
     for found in act(pipeline, coordinator_of(context, pipeline.name), where):
         named = ", ".join(f"{name!r} {number:,}" for name, number in found.conditions.items())
@@ -155,7 +159,7 @@ def _requeue(
         context.log.info(f"{told}{named and f': {named}'}{left}")
 
 
-def maintenance_lines(found: tuple[TableUpkeep, ...], *, is_dry: bool) -> Iterator[str]:
+def maintenance_lines(found: "tuple[TableUpkeep, ...]", *, is_dry: bool) -> Iterator[str]:
     """Yield a line per table on its upkeep, done or planned, for people."""
     for table in found:
         for upkeep in table.done:

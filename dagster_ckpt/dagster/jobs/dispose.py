@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -16,9 +17,10 @@ from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.operations.care.dispose import Disposed, dispose_savepoint, plan_disposal
 from dagster_ckpt.runtime.audit import Operator
-from dagster_ckpt.runtime.record_store import RecordStore
+
+if TYPE_CHECKING:
+    from dagster_ckpt.operations.care.dispose import Disposed
 
 
 def dispose(
@@ -28,6 +30,8 @@ def dispose(
 
     It is named in the config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
     """
+    from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+
     if not savepoint:
         raise InvalidRequest(
             f"Run config of op {SAVEPOINT_OP!r}: action: dispose needs the savepoint, such as savepoint: savepoint-7"
@@ -67,6 +71,8 @@ def expired_savepoints(
 
     Only of those where it writes them now: others may be another deployment's, which this one is a copy of.
     """
+    from dagster_ckpt.runtime.record_store import RecordStore
+
     record = RecordStore(resource.store()).record(pipeline.name)
     if record is None:
         return ()
@@ -85,6 +91,8 @@ def dispose_expired(
     tell: Callable[[str], None],
 ) -> list[Disposed]:
     """Remove savepoints that are outside their bounds; one that somebody needs, or that cannot be removed, stays."""
+    from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+
     deployment = resource.deployment()
     gone: list[Disposed] = []
     for entry in expired:

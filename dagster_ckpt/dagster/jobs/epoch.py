@@ -4,7 +4,7 @@ Annotations are evaluated: Dagster reads config classes from them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -14,7 +14,6 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_job
-from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig, without_restore_options
 from dagster_ckpt.dagster.names import (
     COMPLETE_OP,
@@ -25,10 +24,11 @@ from dagster_ckpt.dagster.names import (
     op_name,
 )
 from dagster_ckpt.dagster.resources.pipeline import spark_of
-from dagster_ckpt.dagster.runs.attempt import PipelineAttempt, has_other_steps
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import Fenced, InvalidRequest
-from dagster_ckpt.runtime.attempt_setup import Admit
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+    from dagster_ckpt.runtime.attempt_setup import Admit
 
 
 def build_epoch_job(
@@ -65,6 +65,10 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
         required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
+        from dagster_ckpt.dagster.jobs.gate import RestoreGate
+        from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+        from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+
         with clear_errors():
             spark = spark_of(context, pipeline.name)
             turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs, spark=spark)
@@ -85,8 +89,11 @@ def _restore_op(pipeline: CheckpointedPipeline, concurrent_runs: str) -> dg.OpDe
     return restore
 
 
-def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, step: str) -> PipelineAttempt:
+def _joined(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, step: str) -> "PipelineAttempt":
     """Return the attempt of the run; one that re-executes only some of the ops opens it here, in its turn."""
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt, has_other_steps
+    from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+
     if PipelineAttempt.is_open(context, pipeline):  # one that was fenced since must say so, and not wait
         return PipelineAttempt.of(context, pipeline)
     settings = _settings_of_run(context)
@@ -131,7 +138,7 @@ def _ends(pipeline: CheckpointedPipeline) -> list[StageUid]:
     return [uid for uid in pipeline.stages if not pipeline.consumers(uid)]
 
 
-def _refusing_others(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> Admit:
+def _refusing_others(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> "Admit":
     """Return the rule that refuses every claim: of steps with a process each, the first alone claims."""
 
     def refuse(record: CoordinatorRecord) -> None:

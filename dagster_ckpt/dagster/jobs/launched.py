@@ -5,18 +5,15 @@ Annotations are evaluated: Dagster reads config classes from them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_job, one_op_job
-from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.jobs.streaming import StreamConfig
-from dagster_ckpt.dagster.launched.messages import Heard, Order, RunKind
-from dagster_ckpt.dagster.launched.run import LaunchedRun
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
     COORDINATOR_KEY,
@@ -33,8 +30,11 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.options import Context, Launch
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
-from dagster_ckpt.running import stage_arguments
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+    from dagster_ckpt.dagster.launched.messages import Heard, Order
+    from dagster_ckpt.dagster.runs.turn import Skipped
 
 ENDS_WITHIN = 90.0
 """Seconds in which a program that is terminated takes its last checkpoint."""
@@ -87,6 +87,10 @@ def build_launched_streaming_job(
     """Return the job whose stream runs in a program launched elsewhere, until it is stopped."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
+        from dagster_ckpt.dagster.jobs.gate import RestoreGate
+        from dagster_ckpt.dagster.launched.messages import RunKind
+        from dagster_ckpt.running import stage_arguments
+
         stage_arguments(pipeline, config.stages, None)
         config.strategy()
         ReportPolicy.of(config.report or report)
@@ -125,6 +129,11 @@ def launch_tables(
     hold: frozenset[dg.AssetKey],
 ) -> list[dg.AssetMaterialization]:
     """Launch an epoch for an op of assets; return their materializations, oldest first."""
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+    from dagster_ckpt.dagster.launched.messages import RunKind
+    from dagster_ckpt.dagster.runs.turn import Skipped
+    from dagster_ckpt.running import stage_arguments
+
     op = context.op_execution_context
     with clear_errors():
         stage_arguments(pipeline, config.stages, None)
@@ -149,7 +158,7 @@ def launch_tables(
 class _OpenGate:
     """Decision of the op ``restore``, for the op ``launch`` of the same process."""
 
-    gate: RestoreGate
+    gate: "RestoreGate"
     config: RunConfig
 
     def leave(self) -> None:
@@ -164,6 +173,8 @@ def _restore_op(pipeline: CheckpointedPipeline) -> dg.OpDefinition:
         required_resource_keys={COORDINATOR_KEY, SPARK_KEY, *pipeline.resource_keys},
     )
     def restore(context: dg.OpExecutionContext, config: RunConfig) -> Iterator[dg.Output[None]]:
+        from dagster_ckpt.dagster.jobs.gate import RestoreGate
+
         with clear_errors():
             config.settings()
             gate = RestoreGate(context, pipeline, config)
@@ -187,6 +198,10 @@ def _launch_op(
         required_resource_keys={COORDINATOR_KEY, *pipeline.resource_keys},
     )
     def launch_program(context: dg.OpExecutionContext, config: LaunchConfig) -> None:
+        from dagster_ckpt.dagster.launched.messages import RunKind
+        from dagster_ckpt.dagster.runs.turn import Skipped
+        from dagster_ckpt.running import stage_arguments
+
         with clear_errors():
             stage_arguments(pipeline, config.stages, None)
             opened = _opened_gate(context, pipeline)
@@ -206,6 +221,8 @@ def _launch_op(
 
 def _opened_gate(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> _OpenGate:
     """Return the decision of the op ``restore``; where that was in another process, look again."""
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+
     found = coordinator_of(context, pipeline.name).remembered((pipeline.name, context.run_id))
     if isinstance(found, _OpenGate):
         return found
@@ -227,14 +244,17 @@ class _Launched:
     pipeline: CheckpointedPipeline
     launch: Launch
     context: dg.OpExecutionContext
-    gate: RestoreGate
+    gate: "RestoreGate"
     config: RunConfig
     concurrent_runs: str
     client_context: Context | None = None
     """What the client gets, where that is not the op's context."""
 
-    def take(self, *, hold: frozenset[dg.AssetKey] = frozenset(), **more: Any) -> Heard | Skipped:
+    def take(self, *, hold: frozenset[dg.AssetKey] = frozenset(), **more: Any) -> "Heard | Skipped":
         """Wait for the turn, launch the program, and return what was heard of it."""
+        from dagster_ckpt.dagster.launched.run import LaunchedRun
+        from dagster_ckpt.dagster.runs.turn import OpTurn
+
         turn = OpTurn.chosen(self.context, self.pipeline, self.concurrent_runs, self.config.concurrent_runs)
         run = LaunchedRun(
             pipeline=self.pipeline,
@@ -246,7 +266,9 @@ class _Launched:
         # The program claims the pipeline, by compare-and-set: nothing is claimed here.
         return turn.take(lambda _: run.run(hold=hold))
 
-    def _order(self, **more: Any) -> Order:
+    def _order(self, **more: Any) -> "Order":
+        from dagster_ckpt.dagster.launched.messages import Order
+
         context, pipeline = self.context, self.pipeline
         resource, tags = coordinator_of(context, pipeline.name), context.run.tags
         operator = self.gate.operator

@@ -27,11 +27,8 @@ from dagster_ckpt.dagster.names import (
     who_of,
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
-from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped, request_from_running_stream
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.spark.sink.waiting.aside import FOLDER
 
 
 class SavepointConfig(Labeled, dg.Config):
@@ -169,6 +166,9 @@ def take_snapshot(
     Raises Failure when a run that does not answer is still alive after ``wait_for_run`` seconds; Declined when the
     snapshot failed; InvalidRequest for a sink that is none.
     """
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+    from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped, request_from_running_stream
+
     what = request.kind.noun
     resource = coordinator_of(context, pipeline.name)
     if set_aside:
@@ -209,12 +209,16 @@ def _refuse_unknown(pipeline: CheckpointedPipeline, set_aside: Sequence[StageUid
 
 
 def _who_sets_aside(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> Operator:
+    from dagster_ckpt.spark.sink.waiting.aside import FOLDER
+
     table_dir = coordinator_of(context, pipeline.name).resolved_table_dir(pipeline)
     return Operator(who=who_of(context.run.tags), sets_aside=str(table_dir / FOLDER / pipeline.name))
 
 
 def _stop(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: SavepointConfig) -> None:
     """Have the stream end with a savepoint."""
+    from dagster_ckpt.dagster.runs.turn import request_from_running_stream
+
     suspend, drain = CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SYNC_SAVEPOINT_TERMINATE
     request = config.request(drain if config.drain else suspend, f"stop-{context.run_id}")
     resource = coordinator_of(context, pipeline.name)

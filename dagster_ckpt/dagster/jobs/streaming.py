@@ -4,7 +4,7 @@ Annotations are evaluated: Dagster reads config classes from them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -13,7 +13,6 @@ from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.build import one_op_job
-from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import (
@@ -23,26 +22,17 @@ from dagster_ckpt.dagster.names import (
     STREAM_OP,
     streaming_job_name,
 )
-from dagster_ckpt.dagster.reports.events import DagsterEvents
-from dagster_ckpt.dagster.reports.op_log import on_stderr
-from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
 from dagster_ckpt.dagster.resources.pipeline import resources_of, spark_of
-from dagster_ckpt.dagster.runs.attempt import host_of, told_by
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.running import run_to_end, stage_arguments
-from dagster_ckpt.runtime.attempt_setup import Admit
-from dagster_ckpt.spark.epoch.attempt import NotPublished
-from dagster_ckpt.spark.streaming.restart import (
-    ExponentialDelay,
-    FailureRate,
-    FixedDelay,
-    NoRestart,
-    RestartStrategy,
-)
-from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
-from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted, ServiceEnd
-from dagster_ckpt.spark.streaming.watch import ProgressWatch
+
+if TYPE_CHECKING:
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+    from dagster_ckpt.dagster.reports.events import DagsterEvents
+    from dagster_ckpt.dagster.reports.stream_events import StreamingEvents
+    from dagster_ckpt.runtime.attempt_setup import Admit
+    from dagster_ckpt.spark.streaming.restart import RestartStrategy
+    from dagster_ckpt.spark.streaming.service import ServiceEnd
+    from dagster_ckpt.spark.streaming.watch import ProgressWatch
 
 
 class StreamConfig(RunConfig):
@@ -67,8 +57,10 @@ class StreamConfig(RunConfig):
     stages: dict[str, Any] = seldom({})
     """Config of single stages by uid, as their ops have it in the epoch job."""
 
-    def strategy(self) -> RestartStrategy:
+    def strategy(self) -> "RestartStrategy":
         """Return the restart strategy. Raises InvalidRequest."""
+        from dagster_ckpt.spark.streaming.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+
         match word_of(self.restart_strategy):
             case "exponential_delay":
                 longest = max(self.restart_delay, self.restart_max_delay)
@@ -94,8 +86,10 @@ class StreamConfig(RunConfig):
         """Return the strategy and the pause by which a ``Host`` makes a stream. Raises InvalidRequest."""
         return {"strategy": self.strategy(), "trigger_interval": self.trigger_interval}
 
-    def watch(self, events: StreamingEvents) -> ProgressWatch:
+    def watch(self, events: "StreamingEvents") -> "ProgressWatch":
         """Return the look at the run now and then."""
+        from dagster_ckpt.spark.streaming.watch import ProgressWatch
+
         return ProgressWatch(tell=events.progress, tell_every=self.progress_interval, look_on=events.look_on)
 
 
@@ -110,6 +104,10 @@ def build_streaming_job(
     """Return the job that runs all stages at once until it is stopped, with checkpoints on a timer."""
 
     def stream(context: dg.OpExecutionContext, config: StreamConfig) -> None:
+        from dagster_ckpt.dagster.jobs.gate import RestoreGate
+        from dagster_ckpt.dagster.runs.attempt import told_by
+        from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+
         spark = spark_of(context, pipeline.name)
         asked = (concurrent_runs, config.concurrent_runs)
         turn = OpTurn.chosen(context, pipeline, *asked, spark=spark, streams=True)
@@ -148,11 +146,17 @@ def _stream(
     context: dg.OpExecutionContext,
     pipeline: CheckpointedPipeline,
     config: StreamConfig,
-    gate: RestoreGate,
-    admit: Admit,
+    gate: "RestoreGate",
+    admit: "Admit",
     *,
-    told: DagsterEvents,
-) -> ServiceEnd:
+    told: "DagsterEvents",
+) -> "ServiceEnd":
+    from dagster_ckpt.dagster.reports.op_log import on_stderr
+    from dagster_ckpt.dagster.reports.stream_events import StreamingEvents, StreamReports
+    from dagster_ckpt.dagster.runs.attempt import host_of
+    from dagster_ckpt.running import run_to_end, stage_arguments
+    from dagster_ckpt.spark.epoch.attempt import NotPublished
+
     reports = StreamReports(told, pause=config.progress_interval or REPORT_PAUSE)
     events = StreamingEvents(reports, unpublished=lambda: told.unpublished())  # noqa: PLW0108 - it is set later
     spark = spark_of(context, pipeline.name)
@@ -179,7 +183,10 @@ def _stream(
         events.close()
 
 
-def _report(context: dg.OpExecutionContext, end: ServiceEnd) -> None:
+def _report(context: dg.OpExecutionContext, end: "ServiceEnd") -> None:
+    from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, TakenOver
+    from dagster_ckpt.spark.streaming.service import GaveUp, Interrupted
+
     match end:
         case StoppedWithSavepoint():
             context.log.info(end.line)

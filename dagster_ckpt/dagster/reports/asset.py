@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_ckpt.core.coordinator.effects import CheckpointFailed
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import Untold
 from dagster_ckpt.dagster.names import PIPELINE_TAG
-from dagster_ckpt.dagster.reports.metadata import completed_metadata, page_metadata
-from dagster_ckpt.spark.source.lag import SourceLag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
+    from dagster_ckpt.core.coordinator.effects import CheckpointFailed
+    from dagster_ckpt.spark.source.lag import SourceLag
 
 SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"
@@ -60,6 +59,8 @@ def build_checkpoints_asset(
     page: str = "",
 ) -> dg.AssetSpec:
     """Return the external asset that stands for a pipeline's checkpoints."""
+    from dagster_ckpt.dagster.reports.metadata import page_metadata
+
     return dg.AssetSpec(
         checkpoints_asset_key(pipeline),
         description=(
@@ -98,6 +99,8 @@ def completed_event(
     the last one that was told, this one included. ``page``: where the checkpoint page is served. ``readers``: whose
     tables readers find, of a fork and of a pipeline that a fork serves.
     """
+    from dagster_ckpt.dagster.reports.metadata import completed_metadata
+
     completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
     if since is not None and since.checkpoints > 1:
         completed += f", with {since.checkpoints - 1:,} before it since the last report"

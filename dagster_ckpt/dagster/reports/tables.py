@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -20,10 +20,10 @@ from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.launchpad import CodeLocation, launchpad_link
 from dagster_ckpt.dagster.names import CARE_OP, PIPELINE_TAG, CareAction, care_job_name
-from dagster_ckpt.operations.readers.blue_green import Swapped
-from dagster_ckpt.operations.readers.open_sink import tables_of
-from dagster_ckpt.spark.snapshot.row_counts import is_beyond
-from dagster_ckpt.spark.stage_report import TableChanged
+
+if TYPE_CHECKING:
+    from dagster_ckpt.operations.readers.blue_green import Swapped
+    from dagster_ckpt.spark.stage_report import TableChanged
 
 DATA_VERSION_TAG = "dagster/data_version"
 _NOWHERE = CodeLocation()
@@ -115,6 +115,8 @@ def served_events(
     pipeline: CheckpointedPipeline, change: TableChanged, *, serving: str
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield the events of a fork that serves: the asset that readers know is materialized."""
+    from dagster_ckpt.operations.readers.open_sink import tables_of
+
     if not pipeline.origins or serving != pipeline.name or change.uid not in tables_of(pipeline.origins[-1]):
         return
     text, metadata = _told(change)
@@ -130,6 +132,8 @@ def swapped_events(
     pipeline: CheckpointedPipeline, done: Swapped, *, version: str
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield that readers of a pipeline's tables find others since now, ``version``."""
+    from dagster_ckpt.operations.readers.open_sink import tables_of
+
     for uid in tables_of(pipeline):
         yield dg.AssetMaterialization(
             table_asset_key(pipeline, uid),
@@ -223,6 +227,8 @@ def condition_evaluations(
 
     ``metrics``: of the checkpoint's stages, by uid.
     """
+    from dagster_ckpt.spark.snapshot.row_counts import is_beyond
+
     for name, (uid, sql) in condition_checks(pipeline).items():
         numbers = metrics.get(uid, SnapshotMetrics())
         limit = _limit(pipeline, uid)

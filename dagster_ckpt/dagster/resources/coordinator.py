@@ -24,7 +24,6 @@ from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.console import in_sentences
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.exchange.mounts import mount, scratch_of
 from dagster_ckpt.spark.exchange.options import is_in_object_store, remote_folder
 
 if TYPE_CHECKING:
@@ -228,6 +227,8 @@ class CheckpointCoordinatorResource(QuietResource):
 
     def _mounted_work_dir(self) -> Path:
         """Folder of the driver's own, whose rows lie in the object store that ``work_dir`` names."""
+        from dagster_ckpt.spark.exchange.mounts import mount, scratch_of
+
         scratch, remote = scratch_of(self.work_dir), remote_folder(self.work_dir, self.storage_options)
         mount(scratch, remote, self.open_storage(remote.uri))
         return scratch

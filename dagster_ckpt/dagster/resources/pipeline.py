@@ -19,7 +19,6 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, own_resource_
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.operations.readers.blue_green import who_serves
 
 _OURS = frozenset({COORDINATOR_KEY, SPARK_KEY})
 
@@ -65,6 +64,8 @@ def spark_of(context: Any, pipeline: PipelineId) -> SparkSessionResource:
 
 def serving_now(coordinator: CheckpointCoordinatorResource, pipeline: CheckpointedPipeline) -> str:
     """Return the pipeline whose tables readers find; where the store cannot be asked, as if nobody had swapped."""
+    from dagster_ckpt.operations.readers.blue_green import who_serves
+
     try:
         return who_serves(coordinator.deployment(pipeline), pipeline)
     except CheckpointError:

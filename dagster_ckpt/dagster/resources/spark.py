@@ -15,8 +15,6 @@ from dagster_ckpt.core.settings import seconds_of
 from dagster_ckpt.dagster.launchpad import QuietResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import SESSIONS, extension
-from dagster_ckpt.spark.cluster.lost import is_lost, refuse_stopped
-from dagster_ckpt.spark.session import refuse_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +65,8 @@ class SparkSessionResource(QuietResource):
 
         def __init__(self, **settings: Any) -> None:
             """Take the settings. Raises InvalidRequest for one there is not."""
+            from dagster_ckpt.spark.session import refuse_remote
+
             refuse_unknown(settings, type(self).model_fields, of=type(self).__name__)
             if isinstance(settings.get("conf"), Mapping):
                 refuse_remote(settings["conf"])
@@ -82,6 +82,8 @@ class SparkSessionResource(QuietResource):
 
         Raises InvalidRequest where a session that this resource has not started was stopped.
         """
+        from dagster_ckpt.spark.cluster.lost import is_lost, refuse_stopped
+
         with _making:
             if self._session is not None and self._is_ours and is_lost(self._session):
                 self._session = None

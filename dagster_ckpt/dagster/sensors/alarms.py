@@ -14,7 +14,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
 from dagster_ckpt.core.supervision.alarms import (
     Alarm,
     AlarmFacts,
@@ -43,7 +43,6 @@ from dagster_ckpt.dagster.sensors.shared import (
     run_link,
 )
 from dagster_ckpt.errors import NotFound, Unavailable
-from dagster_ckpt.operations.restores.horizon import NEAR_DAYS, restorability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +254,8 @@ def horizon_tick(
     """Return the sensor's tick for one pipeline, from that pipeline's cursor."""
 
     def tick(context: dg.SensorEvaluationContext, before: str | None) -> dg.SensorResult | dg.SkipReason:
+        from dagster_ckpt.operations.restores.horizon import restorability
+
         resource = standing.of(context.instance)
         told = read_cursor(before, HorizonCursor).told
         try:

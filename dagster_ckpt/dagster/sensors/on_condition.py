@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_ckpt.adapters.arrivals import Arrivals, look_at
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.model import Labeled
@@ -19,10 +19,11 @@ from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import SAVEPOINT_OP, epoch_job_name, savepoint_job_name
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.runs.turn import owner_of
 from dagster_ckpt.dagster.sensors.shared import BoundCoordinator, Cursor, read_cursor
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.runtime.record_store import RecordStore
+
+if TYPE_CHECKING:
+    from dagster_ckpt.adapters.arrivals import Arrivals
 
 
 class FilesCursor(Cursor):
@@ -54,6 +55,10 @@ def build_new_files_sensor(
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def new_files(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        from dagster_ckpt.adapters.arrivals import look_at
+        from dagster_ckpt.dagster.runs.turn import owner_of
+        from dagster_ckpt.runtime.record_store import RecordStore
+
         resource = standing.of(context.instance)
         before = read_cursor(context.cursor, FilesCursor)
         try:
@@ -125,6 +130,9 @@ def build_savepoint_sensor(
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def take_savepoint(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        from dagster_ckpt.dagster.runs.turn import owner_of
+        from dagster_ckpt.runtime.record_store import RecordStore
+
         try:
             record = RecordStore(standing.of(context.instance).store()).record(pipeline.name)
         except Unavailable as error:

@@ -32,7 +32,6 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.runs.turn import state_of_run
 from dagster_ckpt.dagster.sensors.shared import (
     BoundCoordinator,
     Cursor,
@@ -41,7 +40,6 @@ from dagster_ckpt.dagster.sensors.shared import (
     read_cursor,
 )
 from dagster_ckpt.errors import Unavailable
-from dagster_ckpt.runtime.record_store import RecordStore
 
 _LAST = {
     OwnerState.UNKNOWN: LastRun.NONE,
@@ -112,6 +110,8 @@ class _Runner:
     answered: frozenset[str]
 
     def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        from dagster_ckpt.runtime.record_store import RecordStore
+
         found = newest_run(context.instance, self.pipeline)
         if found is None:
             return dg.SkipReason("the pipeline has not run yet")
@@ -172,6 +172,8 @@ def restart_config(run_config: Mapping[str, Any], *, op: str, claimed: bool) -> 
 
 def _facts(found: dg.RunRecord, record: CoordinatorRecord | None, now: float) -> LastRunFacts:
     """Return the facts of the newest run; one whose lease is long over has failed, whatever Dagster believes."""
+    from dagster_ckpt.dagster.runs.turn import state_of_run
+
     run = found.dagster_run
     state, ended_at = state_of_run(run), found.end_time or found.update_timestamp.timestamp()
     lost = record is not None and record.owner == run.run_id and is_lost(record, now=now)

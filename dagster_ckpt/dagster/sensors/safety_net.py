@@ -11,14 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.coordinator.effects import CheckpointFailed, CoordinatorEvent
-from dagster_ckpt.core.coordinator.state import Now, Setup
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.ownership import (
     EndAttempt,
@@ -39,7 +37,6 @@ from dagster_ckpt.dagster.reports.asset import (
     unchanged_event,
 )
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.runs.turn import owner_state
 from dagster_ckpt.dagster.sensors.shared import (
     BoundCoordinator,
     Cursor,
@@ -49,9 +46,12 @@ from dagster_ckpt.dagster.sensors.shared import (
     read_cursor,
 )
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
-from dagster_ckpt.runtime.claim import Settled, end_attempt, expire_overdue
-from dagster_ckpt.runtime.record_store import LoadedRecord, Overtaken, RecordStore
-from dagster_ckpt.spark.snapshot.stored import read_metadata
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.coordinator.effects import CoordinatorEvent
+    from dagster_ckpt.core.coordinator.state import Now, Setup
+    from dagster_ckpt.runtime.claim import Settled
+    from dagster_ckpt.runtime.record_store import LoadedRecord, RecordStore
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 MOST_PER_TICK = 50
@@ -105,6 +105,8 @@ class Supervisor:
 
     def observe(self) -> Observation | None:
         """Return an observation of the pipeline; None where it has not run yet."""
+        from dagster_ckpt.dagster.runs.turn import owner_state
+
         # Partitions first: one that a run adds in between must not look left over.
         partitions = self.instance.get_dynamic_partitions(
             checkpoints_partitions(self.pipeline.name).name or ""
@@ -120,6 +122,9 @@ class Supervisor:
 
     def resolve(self, seen: Observation, *, lease_before: float | None = None) -> Resolution:
         """End or expire what is to be; return a sentence for people and the events to report."""
+        from dagster_ckpt.runtime.claim import end_attempt, expire_overdue
+        from dagster_ckpt.runtime.record_store import Overtaken
+
         judgment = judge_attempt(seen.record, seen.owner, now=self.now(), lease_before=lease_before)
         match judgment:
             case NoAction():
@@ -173,6 +178,8 @@ class Supervisor:
         return tuple(event for entry in entries for event in event_of(entry))
 
     def _event(self, entry: CompletedRecord, *, late: str) -> dg.AssetMaterialization:
+        from dagster_ckpt.spark.snapshot.stored import read_metadata
+
         storage = self.resource.open_storage(entry.location.base_uri)
         key = entry.known.key
         try:
@@ -208,10 +215,14 @@ class Supervisor:
 
     @property
     def _records(self) -> RecordStore:
+        from dagster_ckpt.runtime.record_store import RecordStore
+
         return RecordStore(self.resource.store())
 
     @property
     def _setup(self) -> Setup:
+        from dagster_ckpt.core.coordinator.state import Setup
+
         return Setup(
             graph=self.pipeline.graph,
             config=self.resource.checkpoint_config(self.pipeline),
@@ -219,6 +230,8 @@ class Supervisor:
         )
 
     def _moment(self) -> Now:
+        from dagster_ckpt.core.coordinator.state import Now
+
         return Now(self.now(), time.monotonic())
 
 
@@ -230,6 +243,8 @@ def _perhaps_unpublished(record: CoordinatorRecord, entry: CompletedRecord) -> s
 
 
 def _asset_events(pipeline: PipelineId, settled: Settled) -> Iterable[AssetEvent]:
+    from dagster_ckpt.core.coordinator.effects import CheckpointFailed
+
     event: CoordinatorEvent
     for event in settled.events:
         if isinstance(event, CheckpointFailed):

@@ -8,13 +8,12 @@ Annotations are evaluated: Dagster reads the config class from them.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.dagster.jobs.build import clear_errors
-from dagster_ckpt.dagster.jobs.gate import RestoreGate
 from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.launchpad import CodeLocation, seldom
@@ -28,11 +27,9 @@ from dagster_ckpt.dagster.reports.tables import (
     served_events,
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys, resources_of, serving_now
-from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
-from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
-from dagster_ckpt.running import stage_arguments
-from dagster_ckpt.runtime.attempt_setup import Ownership
-from dagster_ckpt.spark.stage_report import TableChanged
+
+if TYPE_CHECKING:
+    from dagster_ckpt.spark.stage_report import TableChanged
 
 
 class TablesConfig(RunConfig):
@@ -105,8 +102,14 @@ def _launched(
 
 def _epoch(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: TablesConfig, concurrent_runs: str
-) -> Sequence[TableChanged]:
+) -> "Sequence[TableChanged]":
     """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+    from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+    from dagster_ckpt.running import stage_arguments
+    from dagster_ckpt.runtime.attempt_setup import Ownership
+
     with clear_errors():
         turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
         settings = config.settings()

@@ -14,14 +14,13 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.restore.horizon import Horizon
+from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
 from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.core.units import ago, counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.repair import FoundOutside, find_outside
 from dagster_ckpt.operations.deployment import Deployment, load_record
-from dagster_ckpt.operations.restores.horizon import NEAR_DAYS
 from dagster_ckpt.operations.snapshots.catalog import list_storage
 from dagster_ckpt.operations.snapshots.contents import missing_files
 from dagster_ckpt.operations.snapshots.facts import entries_of

@@ -21,8 +21,6 @@ from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.source.pins import SourcePins
 
-NEAR_DAYS = 3.0
-"""Days before a snapshot may be lost from which people are told."""
 _FROM_BACKUP = "Bring it back from a backup, or restore another one"
 
 

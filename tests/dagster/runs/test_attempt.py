@@ -11,7 +11,9 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.jobs import epoch as epoch_jobs
+from dagster_ckpt.dagster.runs import attempt as attempts
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+from dagster_ckpt.dagster.runs.turn import OpTurn
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 
@@ -103,8 +105,8 @@ def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
     def waits(*_: Any, **__: Any) -> None:
         raise AssertionError("it waits for the pipeline, to claim it")
 
-    monkeypatch.setattr(epoch_jobs, "has_other_steps", lambda context: True)
-    monkeypatch.setattr(epoch_jobs.OpTurn, "of", waits)
+    monkeypatch.setattr(attempts, "has_other_steps", lambda context: True)
+    monkeypatch.setattr(OpTurn, "of", waits)
     monkeypatch.setattr(PipelineAttempt, "is_open", lambda *_: False)
     monkeypatch.setattr(PipelineAttempt, "of", opened)
     run = SimpleNamespace(step_keys_to_execute=only, run_config={})

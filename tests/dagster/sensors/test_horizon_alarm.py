@@ -11,7 +11,7 @@ import pytest
 from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.restore.horizon import DAY, Horizon, Pin, horizon_of
 from dagster_ckpt.core.supervision.alarms import AlarmKind
-from dagster_ckpt.dagster.sensors import alarms as sensor
+from dagster_ckpt.operations.restores import horizon as operation
 from tests.dagster.conftest import Site
 from tests.spark.epoch.small_pipeline import shop
 
@@ -35,7 +35,7 @@ def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
 ) -> None:
     heard: list[AlarmMessage] = []
     found = said(None, 9.0, 9.0)
-    monkeypatch.setattr(sensor, "restorability", lambda *_, now: found)
+    monkeypatch.setattr(operation, "restorability", lambda *_, now: found)
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         options = PipelineOptions(notify=heard.append)
         site = Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
