@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,23 @@ from tests.sweeps import mark_nightly
 
 load_profile()
 
+_IMPORTED_BY_OPS = (
+    "adapters.arrivals",
+    "adapters.sql_engine",
+    "dagster.jobs.gate",
+    "dagster.launched.run",
+    "dagster.reports.stream_events",
+    "dagster.runs.attempt",
+    "operations.care.dispose",
+    "operations.care.maintain",
+    "operations.care.requeue",
+    "operations.readers.replay",
+    "operations.restores.horizon",
+    "operations.snapshots.plan_facts",
+    "operations.snapshots.registration",
+)
+"""Imported before a test replaces a function: a module that is imported meanwhile would keep the replacement."""
+
 __all__ = ["shared_spark", "spark"]
 
 
@@ -42,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "dagster_ckpt.dagster.definitions" in sys.modules:
+        for name in _IMPORTED_BY_OPS:
+            import_module(f"dagster_ckpt.{name}")
     mark_nightly(items)
     mark_needs(items)
     longest_first(items)
