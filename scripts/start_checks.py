@@ -12,15 +12,12 @@ A run is refused before anything is changed, with one sentence that says what is
 in their order, each with what it compares and its sentence; the first that holds is told.
 By `python -m scripts.start_checks`.
 
-What a decorator can see is refused while the code is imported: an `output_mode` that there is not, or one that a sink
-without a key cannot show, settings under a wrong name.
+What a decorator can see is refused while the code is imported.
 
 `dagster-ckpt check -f code.py` asks the first three parts of every pipeline, without Java and without a run;
 `dg check defs` tells the first, and warns of the second.
 
-A command, a program and a run's console print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1` in
-the environment, also where it comes from. In Dagster's events the sentence comes first, with its cause behind it.
-"""
+Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from."""
 _PARTS = {
     Part.CODE: (
         "The code",
