@@ -17,7 +17,8 @@ What a decorator can see is refused while the code is imported.
 `dagster-ckpt check -f code.py` asks the first three parts of every pipeline, without Java and without a run;
 `dg check defs` tells the first, and warns of the second.
 
-Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from."""
+Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from.
+"""
 _PARTS = {
     Part.CODE: (
         "The code",
