@@ -34,7 +34,7 @@ def _staged(folder: Path, number: int, rows: int) -> PreparedBatch:
     pq.write_table(pa.table({"id": ids, "name": names, "price": prices}), folder / name)
     fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, (t, _) in COLUMNS.items()]
     schema = json.dumps({"type": "struct", "fields": fields})
-    file = TableFile(name=name, staged=name, rows=rows, bytes=1)
+    file = TableFile(name=name, staged=name, rows=rows, bytes=(folder / name).stat().st_size)
     return PreparedBatch(batch_id=number, epoch=1, lineage="one", files=(file,), row_schema=schema)
 
 

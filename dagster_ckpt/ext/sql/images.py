@@ -120,18 +120,22 @@ class Images:
         ours, theirs = _numbers(written, RowChange.UPSERTED), _numbers(touched, RowChange.UPSERTED)
         if not ours or not theirs:
             return ""
-        kept = {column.name: column.type for column in self._table.columns(self._aside)}
-        differ = "".join(
-            f" OR {self._differ(self._table.quoted(column.name))}"
-            for column in self._table.kept_columns()
-            if kept.get(column.name) == column.type or (column.name in kept and not self._is_postgres)
-        )
-        newest = self._newest([(self._aside, ours[::-1])], {one: -at for at, one in enumerate(ours)})
         key = self._table.key
+        kept = {column.name: column.type for column in self._table.columns(self._aside)}
+        alike = [
+            column.name
+            for column in self._table.kept_columns()
+            if column.name not in key
+            and (kept.get(column.name) == column.type or (column.name in kept and not self._is_postgres))
+        ]
+        compared = ", ".join([self._table.list_of(key), *map(self._comparable, alike)])
+        newest = self._newest([(self._aside, ours[::-1])], {one: -at for at, one in enumerate(ours)})
+        # No join, nor an IN of which PostgreSQL makes one (it is compared with TRUE): databases would read all that is
+        # shown for every row, as SQLite makes no index of a query in two parts, and PostgreSQL expects one row.
         found = self._table.found(
-            f"SELECT {self._table.list_of(key, f'{_O}.')} FROM ({newest}) AS {_O} "
-            f"JOIN ({self.query(steps)}) AS {_T} ON {self._has_key_of(_O)} WHERE (1 = 0{differ}) "
-            f"AND {self._is_in(self._table.table(self._undo), _one_of(theirs))} LIMIT 1"
+            f"SELECT {self._table.list_of(key)} FROM (SELECT {compared} FROM ({newest}) AS {_T} WHERE "
+            f"{self._is_in(self._table.table(self._undo), _one_of(theirs))} IS TRUE EXCEPT "
+            f"SELECT {compared} FROM ({self.query(steps)}) AS {_T}) AS {_O} LIMIT 1"
         )
         return ", ".join(f"{k} = {v!r:.60}" for k, v in zip(key, found[0], strict=True)) if found else ""
 
@@ -239,10 +243,9 @@ class Images:
     def _null(self, of: str) -> str:
         return f"CAST(NULL AS {of})" if self._is_postgres else "NULL"
 
-    def _differ(self, column: str) -> str:
-        if self._is_postgres:  # as text: some types have no equality
-            return f"CAST({_T}.{column} AS TEXT) IS DISTINCT FROM CAST({_O}.{column} AS TEXT)"
-        return f"{_T}.{column} IS NOT {_O}.{column}"
+    def _comparable(self, name: str) -> str:
+        column = self._table.quoted(name)  # as text: some types of PostgreSQL have no equality
+        return f"CAST({column} AS TEXT) AS {column}" if self._is_postgres else column
 
     @property
     def _is_postgres(self) -> bool:
