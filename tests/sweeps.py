@@ -45,7 +45,6 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
         "TestPostgres::",
         "TestPostgresWithBeforeImages::test_a_process_that_ends_anywhere_in_a_publish",
     ),
-    "coordinator/test_older_hours_and_days.py": ("test_the_newest_and_one_of_each_older_hour_and_day",),
     "crash/test_crash_sweep.py": ("test_a_crash_while_recovering_from_a_crash_loses_nothing[after]",),
     "dagster/components/test_component.py": ("test_what_is_scaffolded_runs_and_goes_back",),
     "dagster/jobs/test_jobs_and_checks.py": (
