@@ -202,6 +202,8 @@ class QueryPart:
 
     uid: StageUid
     is_chain: bool
+    inputs: tuple[str, ...]
+    """Saved stages that read something for the saved query."""
     feeds: Mapping[str, StageUid | None]
     """By saved stage: the part whose channel brings what that stage read; None: it is read here, as it was."""
     readers: Mapping[str, StageUid]
@@ -224,7 +226,7 @@ class QueryPart:
     @property
     def reads_alone(self) -> bool:
         """Tell whether it reads all that the saved query read, and nothing else."""
-        return not self.channels
+        return not self.channels and self.feeds.keys() == set(self.inputs)
 
 
 def parts_of(graph: PipelineGraph, saved: Chain | StageUid, known: Collection[str]) -> tuple[QueryPart, ...]:
@@ -267,6 +269,7 @@ def parts_of(graph: PipelineGraph, saved: Chain | StageUid, known: Collection[st
         QueryPart(
             uid=query,
             is_chain=query in runs_as,
+            inputs=tuple(ways),
             feeds={one: fed_by(ways[one], at) for one, at in entries[query].items()},
             readers={one: ways[one][at] for one, at in entries[query].items()},
             has_state=runs_as.get(holder, holder) == query,

@@ -228,6 +228,21 @@ def test_a_sink_that_judges_its_rows_no_more_goes_on_from_its_judge(
     assert (sink.table, sink.output_position) == (TableSnapshot(uri="t"), None)
 
 
+@pytest.mark.parametrize(
+    ("made", "saved", "alone"),
+    [
+        (graph("s a", "a k", a=LEAVES), CHAIN, {"a"}),
+        (graph("s u", "t u", "u k", u=LEAVES), chain("s", "t", "u", "k"), {"u"}),
+        (graph("s u", "t u", "u k", s=LEAVES), chain("s", "t", "u", "k"), set()),
+    ],
+)
+def test_a_part_reads_alone_only_where_it_reads_all_that_the_query_read(
+    made: PipelineGraph, saved: Chain, alone: set[str]
+) -> None:
+    parts = parts_of(with_kept_chains(made, [saved]), saved, saved.stages)
+    assert {part.uid for part in parts if part.reads_alone} == alone
+
+
 def told(part: QueryPart) -> str:
     own = ",".join(one for one, channel in part.feeds.items() if channel is None)
     has = [own, *["state"] * part.has_state, *["sink"] * part.has_sink]

@@ -60,14 +60,8 @@ class Expectations(StageParticipant):
     """Name of the quarantine; empty: the stage's first uid."""
     first_uid: str = ""
     """Under which a renamed stage began; empty: it has its first one."""
-
-    keep_days: int = 0
+    days: int = 0
     """Days that rows stay in the quarantine; 0: for ever."""
-
-    @property
-    def days(self) -> int:
-        """Days after which rows leave the quarantine."""
-        return self.keep_days
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -130,7 +124,7 @@ def expectations_of(
         keeps_late=keeps_late,
         keeps_errors=keeps_errors,
         named=_named(name, settings),
-        keep_days=settings.get("quarantine_days", 0),
+        days=settings.get("quarantine_days", 0),
     )
     if not made.table:
         for setting in ("quarantine", "quarantine_days"):

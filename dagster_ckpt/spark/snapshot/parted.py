@@ -64,8 +64,7 @@ def take_part(stage: StageDirectory, part: QueryPart, snapshot: StageSnapshot) -
         return
     facts = _read_facts(stage)
     last = stage.query / f"offsets/{snapshot.batch_id}"
-    read_by = facts.get("stages") or [next(iter(part.feeds))] * len(_lines_of(last)[1])
-    reads = _reads_of(part, read_by)
+    reads = _reads_of(part, _readers_of(stage, part, facts, len(_lines_of(last)[1])))
     for path in (last.with_name(f"{snapshot.batch_id - 1}"), last):
         if path.exists():
             _take_offsets(path, reads, part)
@@ -84,6 +83,15 @@ class _Read:
     reader: StageUid
     channel: StageUid | None
     """Channel that brings what that source brought; None: it is read on."""
+
+
+def _readers_of(
+    stage: StageDirectory, part: QueryPart, facts: Mapping[str, Any], sources: int
+) -> Sequence[str]:
+    """Return the saved stage that read each source. Raises Corrupt where several did, and no plan says which."""
+    if not facts.get("stages") and len(part.inputs) > 1:
+        raise Corrupt(f"{stage.plan} does not say who read which source: restore from another checkpoint")
+    return facts.get("stages") or part.inputs * sources
 
 
 def _reads_of(part: QueryPart, read_by: Sequence[str]) -> list[_Read]:

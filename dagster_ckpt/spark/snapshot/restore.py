@@ -50,24 +50,23 @@ def build_stage_directory(
     """
     if target_dir.exists():
         raise InvalidRequest(f"{target_dir} exists already: restore into a directory that does not")
-    entries = source.entries(snapshot)
-    rows: list[FileEntry] = []
+    files: list[tuple[FileEntry, StageSnapshot, LocalCopy | None]] = [
+        (entry, snapshot, local_copy) for entry in source.entries(snapshot)
+    ]
     if joined is not None:
-        entries = [entry for entry in entries if is_of_judge(entry.path)]
         rows = [entry for entry in source.entries(joined.sink) if entry.path.startswith("sink/")]
+        files = [file for file in files if is_of_judge(file[0].path)]
+        files += [(entry, joined.sink, None) for entry in rows]
     if part is not None:
-        entries = [entry for entry in entries if is_of_part(entry.path, part, snapshot)]
-        rows = rows if part.has_sink else []
+        files = [file for file in files if is_of_part(file[0].path, part, snapshot)]
+    entries = [entry for entry, *_ in files]
     building = target_dir.with_name(f"{target_dir.name}.inprogress")
     shutil.rmtree(building, ignore_errors=True)
     try:
-        _make_folders(building, [*entries, *rows])
-        for entry in rows:
-            assert joined is not None
-            _bring(entry, building / entry.path, source, joined.sink, None)
+        _make_folders(building, entries)
         run_in_parallel(
-            lambda entry: _bring(entry, building / entry.path, source, snapshot, local_copy),
-            sorted(entries, key=lambda e: -e.size),
+            lambda file: _bring(file[0], building / file[0].path, source, *file[1:]),
+            sorted(files, key=lambda file: -file[0].size),
             parallelism=parallelism,
         )
         name_directory(building, entries, named_as or target_dir)
@@ -82,7 +81,7 @@ def build_stage_directory(
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return [*entries, *rows]
+    return entries
 
 
 def _make_folders(root: Path, entries: Sequence[FileEntry]) -> None:

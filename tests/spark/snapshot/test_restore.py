@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
+from dagster_ckpt.core.chains import QueryPart
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyAborted
 from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
-from dagster_ckpt.core.model import CheckpointKind, FileKind
+from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
@@ -31,6 +32,7 @@ from dagster_ckpt.spark.snapshot.local_copy import (
     keep_local_copy,
 )
 from dagster_ckpt.spark.snapshot.manifest import encode_manifest
+from dagster_ckpt.spark.snapshot.parted import take_part
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import open_snapshot, read_metadata
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
@@ -435,3 +437,32 @@ def cut_of(number: int) -> Cut:
     return Cut(
         checkpoint_id=CheckpointId(number), batch_id=BatchId(4), input_positions={}, output_position=None
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "said"),
+    [
+        (None, InvalidRequest, "where each of these begins is known of all"),
+        (0, Corrupt, "who read which source"),
+    ],
+    ids=["before its first batch", "without its plan"],
+)
+def test_a_source_that_is_parted_from_another_never_begins_where_that_one_stood(
+    tmp_path: Path, batch: int | None, error: type[Exception], said: str
+) -> None:
+    """The second source became the first one of its part, and took up the offsets of the other."""
+    stage = StageDirectory(tmp_path / "t")
+    for name in ("sources/0/0", "sources/1/0", "offsets/0"):
+        (stage.query / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage.query / name).write_text('v1\n{}\n{"first": 1}\n{"second": 2}')
+    part = QueryPart(
+        uid=StageUid("t"),
+        is_chain=False,
+        inputs=("s", "t"),
+        feeds={"t": None},
+        readers={"t": StageUid("t")},
+        has_state=False,
+        has_sink=False,
+    )
+    with pytest.raises(error, match=said):
+        take_part(stage, part, StageSnapshot(uid="t", parallelism=1, batch_id=batch))
