@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,11 +16,8 @@ from dagster_ckpt.core.checkpoint.requeue import id_since
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
-    Column,
-    columns_together,
+    COLUMNS,
     delta_columns,
-    new_columns,
-    refuse_columns,
     refuse_table,
     schema_of,
     table_columns,
@@ -29,9 +26,10 @@ from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.ext.delta.upsert import add_actions, store_of, upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
-from dagster_ckpt.spark.sink.committables import PreparedBatch, from_last_replacing, shown_files
+from dagster_ckpt.spark.sink.committables import from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, OriginState
+from dagster_ckpt.spark.sink.versioned.columns import Column
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
@@ -101,21 +99,22 @@ class DeltaBackend:
 
     # --- columns ----------------------------------------------------------------------------------------------
 
-    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> list[Column]:
-        """Return the columns of these batches together, or those of a version."""
+    def columns(self, what: Sequence[str] | OriginState) -> list[Column]:
+        """Return the columns of batches with these schemas together, or those of a version."""
         if isinstance(what, OriginState):
             return table_columns(what.source.lake.at(what.number))
-        columns = columns_together([delta_columns(batch.row_schema) for batch in what])
-        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
-        return columns
+        return delta_columns(what, self.key, self.lake.partition_by)
 
-    def refuse_unfit(self, version: DeltaVersion, columns: Any) -> None:
+    def refuse_unfit(self, version: DeltaVersion, columns: Sequence[Column]) -> None:
         """Raise InvalidRequest for rows that this table cannot take."""
         partition_by = None if self.key else self.lake.partition_by
         refuse_table(version.table, self.place, only_appends=self.only_appends, partition_by=partition_by)
         if not self.is_complete:  # else all rows go with each batch, and the columns with them
-            added = [column["name"] for column in new_columns(version.table, columns, self.place)]
+            added = [column["name"] for column in self._new_columns(version.table, columns)]
             refuse_gone(self.place, added, self._shown_columns(version) if added else ())
+
+    def _new_columns(self, table: DeltaTable, columns: Sequence[Column]) -> list[Column]:
+        return COLUMNS.added(columns, table_columns(table), self.place)
 
     def _shown_columns(self, version: DeltaVersion) -> set[str]:
         """Return the columns of the newest version of ours; none where the log cannot show it any more."""
@@ -128,7 +127,7 @@ class DeltaBackend:
 
     # --- commits ----------------------------------------------------------------------------------------------
 
-    def create(self, columns: Any, mark: Mark) -> None:
+    def create(self, columns: Sequence[Column], mark: Mark) -> None:
         """Make the table, without rows, unless somebody did."""
         self.lake.create(schema_of(columns), self.properties | wanted_bounds(columns, self.key), mark)
 
@@ -169,8 +168,8 @@ class DeltaBackend:
     def _add(self, version: DeltaVersion, change: Change) -> None:
         table = version.table
         files, replaces = shown_files(change.batches)
-        columns = self.columns(from_last_replacing(change.batches)[0])
-        extra = [] if replaces else new_columns(table, columns, self.place)
+        columns = self.columns([batch.row_schema for batch in from_last_replacing(change.batches)[0]])
+        extra = [] if replaces else self._new_columns(table, columns)
         if extra:
             mark = version.next_mark(change.mark.position().attempt)
             _commit(version, mark, lambda t, p: Outside.add_columns(t, schema_of(extra), p))
@@ -210,17 +209,24 @@ class DeltaBackend:
 
     def refuse_lost(self, version: DeltaVersion, state: State | None) -> None:
         """Raise Corrupt where the files of a version are gone; in an object store the restore itself finds that out."""
-        if version.table.metadata().configuration.get("delta.appendOnly") == "true":
+        now = version.table.metadata().configuration
+        if now.get("delta.appendOnly") == "true":
             raise InvalidRequest(
                 f"table {self.place} cannot go back: it only takes appends (delta.appendOnly)"
+            )
+        if now.get("delta.columnMapping.mode", "none") != "none":
+            raise InvalidRequest(
+                f"table {self.place} cannot go back: its columns are mapped to other names by now, which delta-rs "
+                "cannot write. RESTORE it with Spark to a version from before, or keep its rows (roll_back_tables: "
+                "false)"
             )
         if state is None:
             return
         old, root = names_of(self.lake.at(state.number)), self.lake.root
         if root is None:
             return
-        now = set(names_of(version.table))
-        lost = next((name for name in old if name not in now and not (root / name).exists()), None)
+        there = set(names_of(version.table))
+        lost = next((name for name in old if name not in there and not (root / name).exists()), None)
         if lost is not None:
             raise Corrupt(
                 f"{root / lost} is gone: table {self.place} cannot show version {state.number} any more; choose a "

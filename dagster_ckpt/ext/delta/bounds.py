@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from dagster_ckpt.ext.delta.columns import Column
+    from dagster_ckpt.spark.sink.versioned.columns import Column
 
 _LISTED, _FIRST = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 _ALWAYS_RIGHT = ("long", "integer", "short", "byte", "date")

@@ -353,13 +353,13 @@ def committing(uri: str) -> Iterator[None]:
         raise
     except errors.CommitFailedError as error:
         raise Raced from error
-    except errors.DeltaProtocolError as error:
-        raise InvalidRequest(
-            f"table {uri} uses what delta-rs cannot write: {error}. Write to a table without it"
-        ) from error
     except errors.SchemaMismatchError as error:
         raise InvalidRequest(f"the rows do not fit table {uri}: {error}") from error
     except errors.DeltaError as error:
+        if isinstance(error, errors.DeltaProtocolError) or "not supported" in str(error):
+            raise InvalidRequest(
+                f"table {uri} uses what delta-rs cannot write: {error}. Write to a table without it"
+            ) from error
         if "already exists" in str(error):
             raise Raced from error
         if "missing file" in str(error):

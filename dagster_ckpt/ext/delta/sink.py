@@ -12,7 +12,7 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.delta.backend import DeltaBackend
-from dagster_ckpt.ext.delta.columns import accepted, delta_columns, refuse_columns, table_columns
+from dagster_ckpt.ext.delta.columns import accepted, table_columns
 from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.target import DeltaTable
@@ -80,12 +80,6 @@ class DeltaSink(VersionedSink[DeltaVersion]):
         version = self._backend.load()
         there = () if version is None else version.table.metadata().partition_columns
         return accepted(tuple(dict.fromkeys([*self._backend.lake.partition_by, *there])))
-
-    def columns_of(self, row_schema: str) -> object:
-        """Return Spark's columns as a Delta table has them."""
-        columns = delta_columns(row_schema)
-        refuse_columns(columns, key=self._context.key, partition_by=self._backend.lake.partition_by)
-        return columns
 
     def check(self, frame: DataFrame) -> None:
         """Refuse texts that Spark cannot name folders by, beside what no table of versions takes."""

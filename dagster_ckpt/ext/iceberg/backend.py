@@ -15,16 +15,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import NestedField
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.iceberg.catalogs import settings_at
 from dagster_ckpt.ext.iceberg.columns import (
-    columns_together,
-    iceberg_columns,
-    new_columns,
-    refuse_columns,
+    COLUMNS,
     refuse_table,
+    schema_columns,
     schema_of,
 )
 from dagster_ckpt.ext.iceberg.files import write_files
@@ -33,10 +30,11 @@ from dagster_ckpt.ext.iceberg.upsert import upsert
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.exchange.options import AZURE, azure_folder
 from dagster_ckpt.spark.files import batch_folder_name
-from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile, shown_files
+from dagster_ckpt.spark.sink.committables import TableFile, shown_files
 from dagster_ckpt.spark.sink.rewrite import conformed
 from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
 from dagster_ckpt.spark.sink.versioned.backend import Change, OriginState
+from dagster_ckpt.spark.sink.versioned.columns import Column
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
@@ -120,38 +118,43 @@ class IcebergBackend:
 
     # --- columns ----------------------------------------------------------------------------------------------
 
-    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> Sequence[NestedField]:
-        """Return the columns of these batches together, or those of a table."""
+    def columns(self, what: Sequence[str] | OriginState) -> list[Column]:
+        """Return the columns of batches with these schemas together, or those of a table.
+
+        Raises InvalidRequest also where the table's place is not known.
+        """
         if isinstance(what, OriginState):
-            return list(what.version.table.schema().fields)
-        columns = columns_together([iceberg_columns(batch.row_schema) for batch in what])
-        refuse_columns(columns, key=self.key, partition_by=self.lake.partition_by)
+            return schema_columns(what.version.table.schema())
+        columns = COLUMNS.together(what, key=self.key, partition_by=self.lake.partition_by)
+        assert self.location  # raises where it is not known
         return columns
 
-    def refuse_unfit(self, version: IcebergVersion, columns: Any) -> None:
+    def refuse_unfit(self, version: IcebergVersion, columns: Sequence[Column]) -> None:
         """Raise InvalidRequest for rows that this table cannot take."""
         is_keyed = bool(self.key)
         refuse_table(version.table, self.place, partition_by=self.lake.partition_by, is_keyed=is_keyed)
         self._new_columns(version, columns)
 
-    def _new_columns(self, version: IcebergVersion, columns: Sequence[NestedField]) -> list[NestedField]:
-        added = new_columns(version.table, columns, self.place)
-        for column in added:
-            if now := _renamed_to(version.table, column.name):
+    def _added(self, version: IcebergVersion, columns: Sequence[Column]) -> list[Column]:
+        return COLUMNS.added(columns, schema_columns(version.table.schema()), self.place)
+
+    def _new_columns(self, version: IcebergVersion, columns: Sequence[Column]) -> list[Column]:
+        added = self._added(version, columns)
+        names = [column["name"] for column in added]
+        for name in names:
+            if now := _renamed_to(version.table, name):
                 raise InvalidRequest(
-                    f"the column {column.name!r} of table {self.place} is called {now!r} now, somebody renamed it: "
+                    f"the column {name!r} of table {self.place} is called {now!r} now, somebody renamed it: "
                     "rename it in the sink's function, or give the table its old name back"
                 )
         shown = None if version.shown is None else version.snapshots[version.shown.number].schema_id
         schema = next((one for one in version.table.metadata.schemas if one.schema_id == shown), None)
-        refuse_gone(
-            self.place, [column.name for column in added], () if schema is None else schema.column_names
-        )
+        refuse_gone(self.place, names, () if schema is None else schema.column_names)
         return added
 
     # --- commits ----------------------------------------------------------------------------------------------
 
-    def create(self, columns: Any, mark: Mark) -> None:
+    def create(self, columns: Sequence[Column], mark: Mark) -> None:
         """Make the table, without rows, unless somebody did; its first snapshot brings the mark."""
         self.lake.create(schema_of(columns))
 
@@ -162,18 +165,18 @@ class IcebergBackend:
         # Rows by key are not staged apart for each partition, also those that replace all.
         is_parted = not version.table.spec().is_unpartitioned()
         merges = bool(self.key) and bool(change.batches) and (not replaces or is_parted)
-        columns: Sequence[NestedField] = ()
+        columns: Sequence[Column] = ()
         rewrite: Rewrite | None = None
         if change.batches:
-            columns = self._new_columns(version, self.columns(change.batches))
+            columns = self._new_columns(version, self.columns([batch.row_schema for batch in change.batches]))
             is_alone = replaces or change.is_emptied
             rewrite = self._merged(change, files, is_alone=is_alone) if merges else None
         elif change.copied is not None:
-            columns = new_columns(version.table, self.columns(change.copied), self.place)
+            columns = self._added(version, self.columns(change.copied))
             rewrite = _copied(change.copied)
         step = TableChange(
             mark=change.mark.model_copy(update={"staged": ()}),
-            columns=columns,
+            columns=schema_of(columns).fields,
             back_to=change.back_to,
             set_aside=change.aside,
             staged=() if merges else [f"{self.location}/{file.staged}" for file in files],

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyiceberg.io.pyarrow import _determine_partitions, schema_to_pyarrow
 from pyiceberg.manifest import ManifestContent
-from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
-    IntegerType,
     ListType,
-    LongType,
     MapType,
     NestedField,
-    StringType,
     StructType,
-    TimestampType,
-    TimestamptzType,
 )
 
-from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.sink.accepts import (
     NESTED,
     PLAIN,
@@ -43,22 +32,17 @@ from dagster_ckpt.spark.sink.accepts import (
     NameRule,
     names_of_folders,
 )
+from dagster_ckpt.spark.sink.versioned.columns import Column, ColumnsOfFormat, array_of, map_of
 
-_PLAIN: dict[str, IcebergType] = {
-    "string": StringType(),
-    "long": LongType(),
-    "integer": IntegerType(),
-    "short": IntegerType(),
-    "byte": IntegerType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "timestamp_ntz": TimestampType(),
-}
-_PARTITIONS = (StringType, LongType, IntegerType, BooleanType, DateType)
+_KEPT_AS = {name: name for name in ("string", "long", "float", "double", "boolean", "binary", "date")}
+_KEPT_AS |= dict.fromkeys(("integer", "short", "byte"), "int")
+_KEPT_AS |= {"timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
+COLUMNS = ColumnsOfFormat(
+    kept_as=lambda kind: kind.replace(",", ", ") if kind.startswith("decimal(") else _KEPT_AS.get(kind),
+    cannot="which an Iceberg table cannot have",
+    fixed="whose types are not changed",
+    partitions=("string", "long", "int", "boolean", "date"),
+)
 PART = "_dagster_ckpt_part_"
 """Beginning of the names of the folders that staged files of partitions lie in."""
 _NAMES = (
@@ -101,147 +85,49 @@ def _truncated(table: Table) -> Iterator[ColumnRule]:
                 )
 
 
-def iceberg_columns(row_schema: str) -> list[NestedField]:
-    """Return Spark's columns as an Iceberg table has them.
-
-    Raises InvalidRequest naming one that it cannot have, Corrupt for text that is no schema.
-    """
-    ids = itertools.count(1)
-    try:
-        fields = [(column["name"], column["type"]) for column in parse_json(row_schema)["fields"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"the columns of a prepared batch are damaged: {row_schema[:80]!r}; restore an earlier one"
-        ) from error
-    return [_field(name, kind, ids, within="") for name, kind in fields]
-
-
-def _field(name: str, kind: Any, ids: Iterator[int], *, within: str) -> NestedField:
-    number = next(ids)
-    return NestedField(
-        field_id=number, name=name, field_type=_type(f"{within}{name}", kind, ids), required=False
-    )
-
-
-def _type(name: str, kind: Any, ids: Iterator[int]) -> IcebergType:
-    if isinstance(kind, str) and kind in _PLAIN:
-        return _PLAIN[kind]
-    if isinstance(kind, str) and (found := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind)):
-        return DecimalType(int(found[1]), int(found[2]))
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            return StructType(*(_field(f["name"], f["type"], ids, within=f"{name}.") for f in fields))
-        case {"type": "array", "elementType": element}:
-            return ListType(next(ids), _type(name, element, ids), element_required=False)
-        case {"type": "map", "keyType": key, "valueType": value}:
-            one, two = next(ids), next(ids)
-            return MapType(one, _type(name, key, ids), two, _type(name, value, ids), value_required=False)
-        case _:
-            spelt_kind = kind if isinstance(kind, str) else str(kind.get("type"))
-            raise InvalidRequest(
-                f"the column {name} is {spelt_kind}, which an Iceberg table cannot have: cast it to a plain type"
-            )
-
-
-def spelt(kind: IcebergType) -> str:
-    """Return a type without the ids of its parts."""
-    match kind:
-        case StructType():
-            return f"struct<{', '.join(f'{f.name}: {spelt(f.field_type)}' for f in kind.fields)}>"
-        case ListType():
-            return f"list<{spelt(kind.element_type)}>"
-        case MapType():
-            return f"map<{spelt(kind.key_type)}, {spelt(kind.value_type)}>"
-        case _:
-            return str(kind)
-
-
-def columns_together(parts: Sequence[Sequence[NestedField]]) -> list[NestedField]:
-    """Return the columns of several micro-batches. Raises InvalidRequest naming one that changed its type."""
-    together: dict[str, NestedField] = {}
-    for column in (column for part in parts for column in part):
-        known = together.setdefault(column.name, column)
-        if spelt(known.field_type) != spelt(column.field_type):
-            raise InvalidRequest(
-                f"the column {column.name} was {spelt(known.field_type)} and became {spelt(column.field_type)}: cast it"
-            )
-    return list(together.values())
-
-
-def schema_of(columns: Sequence[NestedField]) -> Schema:
+def schema_of(columns: Sequence[Column]) -> Schema:
     """Return the columns as a schema, with ids that are unique; the catalog gives them its own."""
     ids = itertools.count(1)
 
-    def numbered(kind: IcebergType) -> IcebergType:
+    def of_type(kind: Any) -> IcebergType:
+        match kind:
+            case {"type": "struct", "fields": fields}:
+                return StructType(*map(field_of, fields))
+            case {"type": "array", "elementType": element}:
+                return ListType(next(ids), of_type(element), element_required=False)
+            case {"type": "map", "keyType": key, "valueType": value}:
+                one, two = next(ids), next(ids)
+                return MapType(one, of_type(key), two, of_type(value), value_required=False)
+            case _:
+                return IcebergType.model_validate(kind)
+
+    def field_of(column: Column) -> NestedField:
+        number, kind = next(ids), of_type(column["type"])
+        return NestedField(number, column["name"], kind, required=not column["nullable"])
+
+    return Schema(*map(field_of, columns))
+
+
+def schema_columns(schema: Schema) -> list[Column]:
+    """Return a table's columns; plain types are called what Iceberg calls them."""
+
+    def type_of(kind: IcebergType) -> Any:
         match kind:
             case StructType():
-                return StructType(*(renewed(f) for f in kind.fields))
+                return {"type": "struct", "fields": [column_of(field) for field in kind.fields]}
             case ListType():
-                return ListType(next(ids), numbered(kind.element_type), element_required=False)
+                return array_of(type_of(kind.element_type), with_null=not kind.element_required)
             case MapType():
-                one, two = next(ids), next(ids)
-                return MapType(
-                    one, numbered(kind.key_type), two, numbered(kind.value_type), value_required=False
-                )
+                key, value = type_of(kind.key_type), type_of(kind.value_type)
+                return map_of(key, value, with_null=not kind.value_required)
             case _:
-                return kind
+                return str(kind)
 
-    def renewed(f: NestedField) -> NestedField:
-        return NestedField(
-            field_id=next(ids), name=f.name, field_type=numbered(f.field_type), required=f.required
-        )
+    def column_of(field: NestedField) -> Column:
+        kind = type_of(field.field_type)
+        return {"name": field.name, "type": kind, "nullable": not field.required, "metadata": {}}
 
-    return Schema(*(renewed(column) for column in columns))
-
-
-def new_columns(table: Table, columns: Sequence[NestedField], place: str) -> list[NestedField]:
-    """Return the columns that the table does not have yet. Raises InvalidRequest naming one that changed its type."""
-    there = {column.name.lower(): column for column in table.schema().fields}
-    added = []
-    for column in columns:
-        known = there.get(column.name.lower())
-        if known is None:
-            added.append(column)
-        elif known.name != column.name:
-            raise InvalidRequest(
-                f"the column {column.name} is called {known.name} in table {place}: rename it"
-            )
-        elif spelt(known.field_type) != spelt(column.field_type):
-            raise InvalidRequest(
-                f"the column {column.name} is {spelt(column.field_type)} in the rows and {spelt(known.field_type)} in "
-                f"table {place}, whose types are not changed: cast it, or write to a new table"
-            )
-        elif needed := _needed_within(known):
-            raise InvalidRequest(
-                f"table {place} needs a value in every {needed}, and rows of Spark may have none there: write to a new "
-                "table"
-            )
-    return added
-
-
-def _needed_within(column: NestedField) -> str:
-    """Return the part of a column that needs a value; a map's keys have one in any case. Empty: none does."""
-    schema = Schema(column)
-    parts = index_by_id(schema)
-    keys = {part.field_type.key_id for part in parts.values() if isinstance(part.field_type, MapType)}
-    needed = (number for number, part in parts.items() if part.required and number not in keys)
-    return next((schema.find_column_name(number) or "" for number in needed), "")
-
-
-def refuse_columns(
-    columns: Sequence[NestedField], *, key: Sequence[str], partition_by: Sequence[str]
-) -> None:
-    """Raise InvalidRequest where the rows lack a column of the key, or one to partition by."""
-    types = {column.name: column.field_type for column in columns}
-    for name in (*key, *partition_by):
-        if name not in types:
-            raise InvalidRequest(f"the rows have no column {name}: there are {', '.join(types)}")
-    for name in partition_by:
-        if not isinstance(types[name], _PARTITIONS):
-            raise InvalidRequest(
-                f"the column {name} is {spelt(types[name])} and cannot be partitioned by: use one of text, whole "
-                "numbers, booleans or dates"
-            )
+    return [column_of(field) for field in schema.fields]
 
 
 def columns_of_partitions(table: Table) -> list[str]:

@@ -16,9 +16,7 @@ from dagster_ckpt.ext.iceberg.columns import (
     PART,
     accepted,
     columns_of_partitions,
-    iceberg_columns,
-    refuse_columns,
-    spelt,
+    schema_columns,
 )
 from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
@@ -40,6 +38,7 @@ from dagster_ckpt.spark.sink.port import (
     Upkeep,
 )
 from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.versioned.columns import spelt
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import SinkNames
 from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
@@ -102,13 +101,6 @@ class IcebergSink(VersionedSink[IcebergVersion]):
         step.afterwards.append(lambda: self.staged.forget_copies(files))
         return done
 
-    def columns_of(self, row_schema: str) -> object:
-        """Return Spark's columns as an Iceberg table has them. Raises InvalidRequest where its place is not known."""
-        columns = iceberg_columns(row_schema)
-        refuse_columns(columns, key=self._context.key, partition_by=self._backend.lake.partition_by)
-        assert self._backend.location  # raises where it is not known
-        return columns
-
     def prepare(self, frame: DataFrame, batch_id: BatchId) -> PreparedBatch:
         """Stage a micro-batch below the table's location, or in the sink's own folder where that is an object store.
 
@@ -161,7 +153,9 @@ class IcebergSink(VersionedSink[IcebergVersion]):
             files = [task.file for task in table.scan().plan_files()]
         return SinkDescription(
             place=self.place,
-            columns=tuple((column.name, spelt(column.field_type)) for column in table.schema().fields),
+            columns=tuple(
+                (column["name"], spelt(column["type"])) for column in schema_columns(table.schema())
+            ),
             rows=sum(file.record_count for file in files),
             bytes=sum(file.file_size_in_bytes for file in files),
             version=str(version.number or ""),

@@ -200,10 +200,10 @@ def _refuse_in_lake(output: OutputElement, schema: StructType, table_format: str
     if output.kind not in STORED:
         return  # one Parquet file, whatever its format
     if table_format == "delta":
-        from dagster_ckpt.ext.delta.columns import delta_columns
+        from dagster_ckpt.ext.delta.columns import COLUMNS as OF_DELTA
 
-        delta_columns(schema.json())
+        OF_DELTA.of(schema.json())
     if table_format == "iceberg" and find_spec("pyiceberg") is not None:  # a graph is made without it as well
-        from dagster_ckpt.ext.iceberg.columns import iceberg_columns
+        from dagster_ckpt.ext.iceberg.columns import COLUMNS as OF_ICEBERG
 
-        iceberg_columns(schema.json())
+        OF_ICEBERG.of(schema.json())

@@ -17,7 +17,7 @@ from deltalake import DeltaTable as Reader
 from deltalake import TableFeatures as F
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from dagster_ckpt.testing.sinks.run import Row
 from tests.ext.delta.test_delta_table import begun
@@ -191,6 +191,7 @@ class Others:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(40))
+@example(done=[("publish", 0), ("publish", 0), ("mapped", 0), ("back", 0)])
 @given(done=steps(OTHERS))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]

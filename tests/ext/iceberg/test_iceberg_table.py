@@ -35,13 +35,14 @@ from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
-from dagster_ckpt.ext.iceberg.columns import PART, accepted, iceberg_columns, spelt
+from dagster_ckpt.ext.iceberg.columns import COLUMNS, PART, accepted
 from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
+from dagster_ckpt.spark.sink.versioned.columns import spelt
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
 from tests.spark.sink.lake_keys import (
@@ -573,14 +574,14 @@ def test_a_column_that_somebody_renamed_is_told_and_not_made_again(tmp_path: Pat
 
 def test_text_that_is_no_schema_is_damage() -> None:
     with pytest.raises(Corrupt):
-        iceberg_columns("{}")
+        COLUMNS.of("{}")
 
 
 def test_types_are_spelt_without_ids() -> None:
     inner = {"type": "struct", "fields": [{"name": "x", "type": "short"}]}
     kind = {"type": "map", "keyType": "string", "valueType": {"type": "array", "elementType": inner}}
-    columns = iceberg_columns(json.dumps({"type": "struct", "fields": [{"name": "m", "type": kind}]}))
-    assert spelt(columns[0].field_type) == "map<string, list<struct<x: int>>>"
+    columns = COLUMNS.of(json.dumps({"type": "struct", "fields": [{"name": "m", "type": kind}]}))
+    assert spelt(columns[0]["type"]) == "map<string, array<struct<x: int>>>"
 
 
 # --- catalogs ---------------------------------------------------------------------------------------------------

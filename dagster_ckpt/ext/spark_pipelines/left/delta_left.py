@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
-from dagster_ckpt.ext.delta.columns import delta_columns, table_columns
+from dagster_ckpt.ext.delta.columns import COLUMNS, table_columns
 from dagster_ckpt.ext.delta.lake import client, reading
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
@@ -128,9 +128,9 @@ class DeltaLeft:
         return str(self.folder / path)
 
     def _refuse_columns(self, schema: StructType) -> None:
-        wanted = {column["name"]: column["type"] for column in delta_columns(schema.json())}
+        wanted = {column["name"]: column["type"] for column in COLUMNS.of(schema.json())}
         partitions = self.version.metadata().partition_columns
-        for column in delta_columns(json.dumps({"fields": table_columns(self.version)})):
+        for column in COLUMNS.of(json.dumps({"fields": table_columns(self.version)})):
             name, kind = column["name"], column["type"]
             if name not in wanted or wanted[name] != kind:
                 now = f"brings as {wanted[name]}" if name in wanted else "no longer brings"

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.table_files import StagedFiles
+from dagster_ckpt.spark.sink.versioned.columns import Column
 from dagster_ckpt.spark.sink.versioned.marks import Mark
 from dagster_ckpt.spark.sink.versioned.version import State, Version
 
@@ -83,16 +84,15 @@ class Backend(Protocol[V]):
         ``reads_on``: from where the last caller let it go, if that is still the same.
         """
 
-    def create(self, columns: Any, mark: Mark) -> None:
+    def create(self, columns: Sequence[Column], mark: Mark) -> None:
         """Make the table, without rows, unless somebody did."""
 
-    def columns(self, what: Sequence[PreparedBatch] | OriginState) -> Any:
-        """Return the columns of these batches together, as the format has them, or those of a table's state.
-
-        Raises InvalidRequest for one that the format, or this sink, cannot have.
+    def columns(self, what: Sequence[str] | OriginState) -> list[Column]:
+        """Return the columns of batches with these schemas together, as the format keeps them, or those of a table's
+        state. Raises InvalidRequest for one that the format, or this sink, cannot have.
         """
 
-    def refuse_unfit(self, version: V, columns: Any) -> None:
+    def refuse_unfit(self, version: V, columns: Sequence[Column]) -> None:
         """Raise InvalidRequest for rows with these columns, or a table that rows cannot be added to."""
 
     def commit(self, version: V, change: Change) -> str:

@@ -131,7 +131,7 @@ class Engine(Generic[V]):
 
     def created(self, attempt: AttemptId, batches: Sequence[PreparedBatch]) -> V:
         """Make the table with the columns of these batches; raises Raced: who owns it is asked again."""
-        columns = self.backend.columns(batches)
+        columns = self.backend.columns([batch.row_schema for batch in batches])
         self.staged.footers([file for batch in batches for file in batch.files])
         self.backend.create(columns, self.first_mark(attempt))
         raise Raced
@@ -145,6 +145,10 @@ class Engine(Generic[V]):
             epoch=int(attempt.epoch),
         )
 
+    def refuse_unfit(self, version: V, batches: Sequence[PreparedBatch]) -> None:
+        """Raise InvalidRequest for batches that a table cannot take, as it is now."""
+        self.backend.refuse_unfit(version, self.backend.columns([batch.row_schema for batch in batches]))
+
     def add(
         self, version: V, attempt: AttemptId, batches: Sequence[PreparedBatch], head: int, **how: Any
     ) -> Published:
@@ -152,7 +156,7 @@ class Engine(Generic[V]):
 
         ``how``: further parts of the ``Change``.
         """
-        self.backend.refuse_unfit(version, self.backend.columns(batches))
+        self.refuse_unfit(version, batches)
         files, _ = shown_files(batches)
         newest = version.mark.checkpoint if version.mark is not None else None
         mark = (how.get("between") or version.next_mark(attempt)).model_copy(

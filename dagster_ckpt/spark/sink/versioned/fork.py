@@ -30,7 +30,7 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
     def step() -> None:
         version = engine.own(attempt)
         if version is None:
-            what = copied or cut.batches
+            what = copied or [batch.row_schema for batch in cut.batches]
             if what:
                 engine.backend.create(engine.backend.columns(what), engine.first_mark(attempt))
                 raise Raced

@@ -76,15 +76,11 @@ class VersionedSink(Sink, Generic[V]):
 
     # --- rows -------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def columns_of(self, row_schema: str) -> object:
-        """Return Spark's columns as the format has them. Raises InvalidRequest for one that it cannot have."""
-
     def check(self, frame: DataFrame) -> None:
         """Refuse columns that this table has otherwise, and a folder that rows cannot be staged in."""
         row_schema = frame.schema.json()
         try:
-            columns = self.columns_of(row_schema)
+            columns = self._engine.backend.columns([row_schema])
         except InvalidRequest as error:
             raise InvalidRequest(f"table {self.place} cannot take these rows: {error}") from error
         refuse_nested_key(f"table {self.place}", row_schema, self._context.key)
@@ -104,10 +100,9 @@ class VersionedSink(Sink, Generic[V]):
 
     def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:
         """Compare the staged columns with the table as it is now, and what may be written to it."""
-        backend = self._engine.backend
-        version = backend.load()
+        version = self._engine.backend.load()
         if version is not None:
-            backend.refuse_unfit(version, backend.columns(batches))
+            self._engine.refuse_unfit(version, batches)
 
     def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
         """Yield the rows file by file."""
