@@ -20,6 +20,7 @@ from dagster_ckpt.core.graph import Chaining, Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
 from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -85,6 +86,10 @@ class CheckpointedPipeline:
             found.append(above)
             above = above.forked_from
         return tuple(found)
+
+    def snapshot_of_idle(self, request: CheckpointRequest) -> tuple[int, str]:
+        """Take a snapshot of a program that does not run; return number and URI. Raises InvalidRequest, Declined."""
+        raise InvalidRequest(f"{self.name} is no program that starts its queries itself: run its job")
 
     @property
     def authored(self) -> CheckpointedPipeline:

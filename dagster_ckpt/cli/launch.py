@@ -15,9 +15,12 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, refuse_unused, user
+from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.names import USER_TAG
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.extensions import PROGRAMS, extension, extension_names
 
 WEBSERVER = "DAGSTER_CKPT_URL"
 """Variable of the environment: the webserver that runs are launched through."""
@@ -38,6 +41,17 @@ class LaunchTarget:
     """Do not wait for the end (with ``url``)."""
     timeout: float | None = None
     """Seconds to wait for the end."""
+
+
+def of_program(
+    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest
+) -> ExitCode | None:
+    """Let an extension restore what no job runs, or take a snapshot of it; None: the pipeline is no such program."""
+    for name in extension_names(PROGRAMS):
+        done: ExitCode | None = extension(PROGRAMS, name)(work, pipeline, asked)
+        if done is not None:
+            return done
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
 
@@ -108,6 +111,12 @@ class Output:
         """Write a line for people."""
         if not self.as_json:
             self._console.print(self.worded(text), markup=False, soft_wrap=True)
+
+    def snapshot(self, kind: CheckpointKind, number: CheckpointId, uri: str) -> None:
+        """Write what was taken without a run of Dagster's."""
+        newest = {"key": snapshot_key(kind, number), "uri": uri}
+        self.result({"run": None, kind.noun: newest})
+        self.say(f"{newest['key']}: {uri}")
 
     def show(self, what: RenderableType) -> None:
         """Write something drawn for people."""

@@ -25,7 +25,6 @@ from dagster_ckpt.dagster.names import (
     RESTORE_TAG,
     CareAction,
     RestoreMode,
-    SavepointAction,
     restore_job_name,
 )
 from dagster_ckpt.dagster.options import PipelineOptions
@@ -63,8 +62,8 @@ def build_restore_job(
     )
 
 
-_NOT_OF_PROGRAMS = (SavepointAction.STOP, CareAction.MAINTAIN)
-"""A program that starts its queries itself ends itself, and its tables are Spark's."""
+_NOT_OF_PROGRAMS = (CareAction.MAINTAIN,)
+"""The tables of a program that starts its queries itself are Spark's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

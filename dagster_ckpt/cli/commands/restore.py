@@ -8,7 +8,7 @@ import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, snapshots_known
-from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched
+from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched, of_program
 from dagster_ckpt.cli.output import Output, show_positions
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
@@ -22,7 +22,6 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     streaming_job_name,
 )
-from dagster_ckpt.extensions import PROGRAMS, extension, extension_names
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.restores.tables import TablePreview
 from dagster_ckpt.operations.snapshots.catalog import absolute, find_snapshot
@@ -252,10 +251,9 @@ def start(
 ) -> ExitCode:
     """Start the pipeline's job from the snapshot the options name; an extension restores what no job runs."""
     if not (target.url or target.code.is_given):
-        for name in extension_names(PROGRAMS):
-            done: ExitCode | None = extension(PROGRAMS, name)(work, pipeline, options)
-            if done is not None:
-                return done
+        done = of_program(work, pipeline, options)
+        if done is not None:
+            return done
     config = {
         "restore_from": str(options.restore_from),
         "claim_mode": options.claim_mode.value,

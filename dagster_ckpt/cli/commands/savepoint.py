@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, label_option
-from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched
-from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.cli.launch import Launched, LaunchTarget, ended, launch_options, launched, of_program
+from dagster_ckpt.core.ids import CheckpointId, PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointKind, LabelChanges, SnapshotLabel
-from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
 from dagster_ckpt.dagster.names import (
     SAVEPOINT_OP,
@@ -17,6 +16,12 @@ from dagster_ckpt.dagster.names import (
     savepoint_job_name,
 )
 from dagster_ckpt.operations.snapshots.catalog import absolute_uri, snapshot_of_run
+
+_KINDS = {
+    None: CheckpointKind.SAVEPOINT,
+    "suspend": CheckpointKind.SYNC_SAVEPOINT_SUSPEND,
+    "drain": CheckpointKind.SYNC_SAVEPOINT_TERMINATE,
+}
 
 
 @command("savepoint")
@@ -45,10 +50,9 @@ def savepoint(
     chosen = pipeline_id(pipeline)
     place = absolute_uri(folder, work.locations.open_storage) if folder else ""  # the run may be elsewhere
     said = {"target": place, **label.applied_to(SnapshotLabel()).fields()}
-    if stop is None and not (target.url or target.code.is_given) and work.locations.is_given:
-        answer = asked_of_stream(work, chosen, CheckpointRequest(kind=CheckpointKind.SAVEPOINT, **said))
-        if answer is not None:
-            return answer
+    answer = asked_here(work, chosen, CheckpointRequest(kind=_KINDS[stop], **said), target)
+    if answer is not None:
+        return answer
     tags = {STARTED_BY_TAG: "dagster-ckpt savepoint"}
     if stop is not None:
         said |= {"action": SavepointAction.STOP.value, "drain": stop == "drain"}
@@ -57,6 +61,18 @@ def savepoint(
     if newest is not None:
         work.output.say(f"{newest['key']}: {newest['uri']}")
     return ended(work, run, savepoint=newest)
+
+
+def asked_here(
+    work: Invocation, pipeline: PipelineId, request: CheckpointRequest, target: LaunchTarget
+) -> ExitCode | None:
+    """Take a snapshot without a job: by the stream that is alive, or of a program that is not; None: neither is one."""
+    if target.url or target.code.is_given or not work.locations.is_given:
+        return None
+    done = asked_of_stream(work, pipeline, request)
+    if done is not None or request.kind.is_synchronous:
+        return done
+    return of_program(work, pipeline, request)
 
 
 def asked_of_stream(work: Invocation, pipeline: PipelineId, request: CheckpointRequest) -> ExitCode | None:
@@ -68,9 +84,7 @@ def asked_of_stream(work: Invocation, pipeline: PipelineId, request: CheckpointR
     )
     if taken is None:
         return None
-    newest = {"key": snapshot_key(request.kind, taken.checkpoint_id), "uri": taken.uri}
-    work.output.result({"run": None, request.kind.noun: newest})
-    work.output.say(f"{newest['key']}: {newest['uri']}")
+    work.output.snapshot(request.kind, CheckpointId(taken.checkpoint_id), taken.uri)
     return ExitCode.FINE
 
 
@@ -96,15 +110,16 @@ def checkpoint(
     if full and incremental:
         raise click.UsageError("give one of --full and --incremental")
     chosen = pipeline_id(pipeline)
+    scope = _scope(full=full, incremental=incremental)
+    answer = asked_here(work, chosen, CheckpointRequest(scope=scope), target)
+    if answer is not None:
+        return answer
     run = launched(
         work,
         target,
         savepoint_job_name(chosen),
         SAVEPOINT_OP,
-        config={
-            "action": SavepointAction.CHECKPOINT.value,
-            "scope": _scope(full=full, incremental=incremental).value,
-        },
+        config={"action": SavepointAction.CHECKPOINT.value, "scope": scope.value},
         tags={STARTED_BY_TAG: "dagster-ckpt checkpoint"},
     )
     taken = taken_by(work, chosen, run)

@@ -183,10 +183,9 @@ def take_snapshot(
         context.log.info(f"{what} {of_stream.checkpoint_id}, taken by run {of_stream.run_id}: {place}")
         return
     if pipeline.program:
-        raise InvalidRequest(
-            f"the program of {pipeline.name!r} does not run: a {what} is taken while it does (its last checkpoint is "
-            "of its end)"
-        )
+        number, uri = pipeline.snapshot_of_idle(request)
+        context.log.info(f"{what} {number}: {uri}")
+        return
     turn = OpTurn.of(context, pipeline, ConcurrentRuns.QUEUE, patience=wait_for_run)
     operator = _who_sets_aside(context, pipeline) if set_aside else NOBODY
     attempt = turn.take(

@@ -11,6 +11,7 @@
 | ``cuts`` | cuts that belong together, and the snapshots of their stages |
 | ``sinks`` | what a restore means for each kind of sink, and the sinks that go back |
 | ``restore`` | directories and sinks put back from a snapshot, while the program does not run |
+| ``idle`` | a snapshot while the program does not run |
 | ``definitions`` | the program in Dagster: its pipeline, and what operates that |
 | ``command`` | the command ``run``, and ``restore`` of an attached program |
 """

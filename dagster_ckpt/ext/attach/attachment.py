@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +26,10 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import refuse_outdated
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
+from dagster_ckpt.ext.attach.cuts import LOOK_EVERY
+from dagster_ckpt.ext.attach.idle import DEFAULTS
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.queries import NO_PART, Queries, table_location
@@ -35,6 +39,7 @@ from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, Wr
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.audit import NOBODY
 from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,12 +51,8 @@ log = logging.getLogger("dagster_ckpt.attach")
 
 PIPES = "DAGSTER_PIPES_CONTEXT"
 """Variable of the environment of a process that a run of Dagster's has launched."""
-DEFAULTS = {
-    "incremental": True,
-    "num_retained": 3,
-    "externalized_checkpoint_retention": "retain_on_cancellation",
-}
-"""As the coordinator resource has them."""
+ENDS_WITHIN = 5.0
+"""Seconds in which a program that was stopped ends by itself, before it gets SIGINT."""
 
 
 def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: Any) -> Attachment:
@@ -141,6 +142,7 @@ class Attachment:
             stop_queries=self._stop_queries,
             listeners=() if launching is None else (launching.events,),
             began=_unseen if launching is None else launching.follow,
+            ended=self._ended,
         )
         self._lock = threading.RLock()
         self._queries: dict[StageUid, StreamingQuery] = {}
@@ -296,8 +298,11 @@ class Attachment:
             self._queries[StageUid(stage.uid)] = query
             self._directory.note_begun(stage.uid)
             if told.table and not stage.writes:
-                provider, place = table_location(frame.sparkSession, told.table)
-                stage = stage.model_copy(update={"sink": provider or stage.sink, "writes": place})
+                with suppress(
+                    Exception
+                ):  # of a catalog, of whatever kind: the query runs, the program goes on
+                    provider, place = table_location(frame.sparkSession, told.table)
+                    stage = stage.model_copy(update={"sink": provider or stage.sink, "writes": place})
                 self._keep(stage)
             self._say((f"stage {stage.uid}: {line_of(stage)}",))
 
@@ -313,21 +318,51 @@ class Attachment:
                 self._told.add(line)
                 log.info(line)
 
-    def _stop_queries(self) -> None:
-        for query in list(self._queries.values()):
+    def _stop_queries(self, within: float) -> None:
+        """Stop all, readers first, each between two batches where it is so within these seconds."""
+        for stage in self._in_order():
+            query = self._queries.get(StageUid(stage.uid))
+            if query is None:
+                continue
+            until = time.monotonic() + within
+            while self._is_in_batch(stage) and time.monotonic() < until:
+                time.sleep(LOOK_EVERY)
             with suppress(Exception):  # of Spark's, of whatever kind: the next is stopped all the same
                 query.stop()
+
+    def _in_order(self) -> list[AttachedStage]:
+        try:
+            return self._program.readers_first()
+        except Declined:  # they read each other's rows
+            return list(self._program.stages)
+
+    def _is_in_batch(self, stage: AttachedStage) -> bool:
+        place = Path(stage.checkpoint_location)
+        return latest_planned_batch(place) != latest_committed_batch(place)
+
+    @property
+    def was_stopped(self) -> bool:
+        """True where somebody has stopped the program with a savepoint."""
+        return bool(self._attempt.stopped_with)
+
+    def _ended(self) -> None:
+        """Have the program end, which may wait for something else than its queries."""
+        main = threading.main_thread()
+        main.join(ENDS_WITHIN)
+        if main.is_alive() and not self._is_over:
+            log.info("%s does not end by itself: it gets SIGINT", self.pipeline)
+            os.kill(os.getpid(), signal.SIGINT)
 
     # --- requests ---------------------------------------------------------------------------------------------
 
     def savepoint(self, name: str = "", *, target: str = "") -> str:
         """Take a savepoint of all queries now, and return its URI. Raises Declined where it failed."""
         request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, name=name, target=target)
-        return self._attempt.confirmed(request)
+        return self._attempt.confirmed(request).location.uri
 
     def checkpoint(self) -> str:
         """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
-        return self._attempt.confirmed(CheckpointRequest())
+        return self._attempt.confirmed(CheckpointRequest()).location.uri
 
 
 def _unseen(_attempt: ProgramAttempt) -> None:

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.scheduler import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.coordinator.admission import request_of
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
+from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.units import duration
-from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.cuts import ProgramCuts, chosen_cuts
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, ProgramDirectory
@@ -40,6 +42,8 @@ log = logging.getLogger("dagster_ckpt.attach")
 
 CONFIRMED_WITHIN = 60.0
 """Seconds in which a savepoint that was asked for in the program, or its last checkpoint, has to be complete."""
+BETWEEN_BATCHES_WITHIN = 10.0
+"""Seconds in which a query that is stopped for a savepoint is waited for to be between two batches."""
 
 
 @dataclass(kw_only=True)
@@ -54,11 +58,17 @@ class ProgramAttempt:
     root: str
     """First of the tries that this run is one of."""
     is_running: Callable[[StageUid], bool]
-    stop_queries: Callable[[], None]
-    """Called where another process has taken the pipeline over."""
+    stop_queries: Callable[[float], None]
+    """Stops all; seconds in which each is waited for to be between two batches."""
     listeners: tuple[Callable[[CoordinatorEvent], None], ...]
     began: Callable[[ProgramAttempt], None]
     """Called when the pipeline is owned."""
+    ended: Callable[[], None] = lambda: None
+    """Called when somebody has stopped the program with a savepoint, which is complete."""
+    is_periodic: bool = True
+    """False: checkpoints are only taken on request."""
+    stopped_with: str = ""
+    """Savepoint with which it was stopped; empty: it was not."""
     _program: AttachedProgram = field(default_factory=AttachedProgram)
     coordinator: CheckpointCoordinator | None = None
     """Coordinator of the newest attempt, ended or not."""
@@ -69,6 +79,8 @@ class ProgramAttempt:
     _poller: Poller | None = None
     _latest: Mapping[StageUid, BatchId | None] = field(default_factory=dict)
     """Cut of the latest checkpoint."""
+    _ending: threading.Thread | None = None
+    """It stops the program for somebody who has asked for that."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -79,8 +91,13 @@ class ProgramAttempt:
     def change(self, program: AttachedProgram) -> None:
         """Go on with what is known of the program now; a new attempt where it has other stages.
 
-        Raises Fenced where another copy of the program is alive.
+        Raises Fenced where another copy of the program is alive; InvalidRequest when it was stopped with a savepoint.
         """
+        if self.stopped_with:
+            raise InvalidRequest(
+                f"{self.pipeline} was stopped with savepoint {self.stopped_with}, and starts no query any more: "
+                "start the program again, and it goes on"
+            )
         with self._lock:
             is_same = [s.uid for s in self._program.stages] == [s.uid for s in program.stages]
             self._program = program
@@ -89,10 +106,18 @@ class ProgramAttempt:
             elif program.stages:
                 self._open()
 
-    def close(self) -> None:
-        """Take a last checkpoint where something is new, and end the attempt."""
+    def close(self, *, is_last: bool = True) -> None:
+        """End the attempt; ``is_last``: with a last checkpoint where something is new."""
+        if self._ending is not None and self._ending is not threading.current_thread():
+            self._ending.join(
+                CONFIRMED_WITHIN
+            )  # a program that ends with its queries is not ahead of its savepoint
         with suppress(CheckpointError):
-            if self.is_open and chosen_cuts(self._program, self.directory, self.is_running) != self._latest:
+            if (
+                is_last
+                and self.is_open
+                and chosen_cuts(self._program, self.directory, self.is_running) != self._latest
+            ):
                 self.confirmed(CheckpointRequest(note="last checkpoint of the program"))
         with self._lock:
             self._stop_polling()
@@ -115,7 +140,7 @@ class ProgramAttempt:
         self.coordinator = self._coordinator = coordinator
         self._cuts = cuts
         self.began(self)
-        if effective_interval(self.config):
+        if self.is_periodic and effective_interval(self.config):
             coordinator.start_scheduler()
         self._poller = Poller(self._poll, on_error=self._poll_failed)
         self._poller.start()
@@ -153,7 +178,7 @@ class ProgramAttempt:
         coordinator = self._coordinator
         if coordinator is None:
             return None
-        _serve(coordinator)
+        self._serve(coordinator)
         due = coordinator.poll()
         if coordinator.failure:
             log.error(
@@ -174,7 +199,7 @@ class ProgramAttempt:
             self._stop_polling()
             self._coordinator = None
         log.error("%s: its queries are stopped: %s", self.pipeline, error)
-        self.stop_queries()
+        self.stop_queries(0.0)
 
     def _heard(self, event: CoordinatorEvent) -> None:
         match event:
@@ -189,12 +214,12 @@ class ProgramAttempt:
             case _:
                 pass
 
-    def confirmed(self, request: CheckpointRequest) -> str:
-        """Take a checkpoint or savepoint now, and return its URI. Raises Declined where it failed."""
+    def confirmed(self, request: CheckpointRequest) -> Completed:
+        """Take a checkpoint or savepoint now, and return it. Raises Declined where it failed."""
         coordinator = self._coordinator
         if coordinator is None:
             raise Declined("the program has started no query yet: there is nothing to take")
-        asked = replace(request, request_id=uuid.uuid4().hex)
+        asked = replace(request, request_id=request.request_id or uuid.uuid4().hex)
         outcome = coordinator.trigger(asked)
         until = time.monotonic() + CONFIRMED_WITHIN
         while time.monotonic() < until:
@@ -203,7 +228,7 @@ class ProgramAttempt:
             if isinstance(outcome, Triggered):
                 match coordinator.status_of(outcome.id):
                     case Completed() as done:
-                        return done.location.uri
+                        return done
                     case Failed() as failed:
                         raise Declined(f"the {request.kind.noun} failed: {failed.message}")
                     case _:
@@ -214,14 +239,36 @@ class ProgramAttempt:
             f"the {request.kind.noun} is not complete after {duration(CONFIRMED_WITHIN)}: it goes on"
         )
 
+    # --- what other processes ask for ---------------------------------------------------------------------------
 
-def _serve(coordinator: CheckpointCoordinator) -> None:
-    """Take what other processes ask for; the end of a program is its own."""
-    endings = {
-        mail.request_id: "an attached program ends itself: stop it, and take a savepoint before"
-        for mail in coordinator.record.mailbox
-        if mail.kind.is_synchronous
-    }
-    if endings:
-        coordinator.mail_taken(frozenset(endings), endings)
-    Mailbox(tell=log.info).serve(coordinator)
+    def _serve(self, coordinator: CheckpointCoordinator) -> None:
+        ends = [mail for mail in coordinator.record.mailbox if mail.kind.is_synchronous]
+        drains = [m.request_id for m in ends if m.kind is CheckpointKind.SYNC_SAVEPOINT_TERMINATE]
+        if drains:
+            why = "Spark's queries know no end of their sources: stop it without drain"
+            coordinator.mail_taken(frozenset(drains), dict.fromkeys(drains, why))
+        elif ends and self._ending is None:
+            asked = replace(request_of(ends[0]), kind=CheckpointKind.SAVEPOINT)
+            self._ending = threading.Thread(target=self._end, args=(coordinator, asked), daemon=True)
+            self._ending.start()
+        if not ends:
+            Mailbox(tell=log.info).serve(coordinator)
+
+    def _end(self, coordinator: CheckpointCoordinator, asked: CheckpointRequest) -> None:
+        """Stop the queries, take the savepoint that was asked for, and end."""
+        log.info("another process stops %s with a savepoint", self.pipeline)
+        try:
+            self.stop_queries(BETWEEN_BATCHES_WITHIN)
+            done = self.confirmed(asked)
+        except CheckpointError as error:
+            log.error("%s: its queries are stopped, and there is no savepoint: %s", self.pipeline, error)
+            with suppress(CheckpointError):
+                refused = {asked.request_id: f"{error} (its queries are stopped)"}
+                coordinator.mail_taken(frozenset(refused), refused)
+            self._ending = None
+        else:
+            self.stopped_with = done.location.uri
+            with suppress(CheckpointError):
+                coordinator.mail_taken(frozenset((asked.request_id,)), {})
+            self.close(is_last=False)
+        self.ended()

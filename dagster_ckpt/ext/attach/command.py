@@ -10,9 +10,11 @@ import click
 
 from dagster_ckpt.cli.context import ExitCode, Invocation, command
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.attach.attachment import DEFAULTS, attach
+from dagster_ckpt.ext.attach.attachment import attach
+from dagster_ckpt.ext.attach.idle import DEFAULTS, snapshot_of_idle
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 from dagster_ckpt.ext.attach.restore import ProgramRestore
 
@@ -52,6 +54,8 @@ def run(
     try:
         runpy.run_path(program, run_name="__main__")
     except BaseException as error:
+        if attached.was_stopped and isinstance(error, KeyboardInterrupt):
+            return  # the signal that ends a program which does not end by itself
         attached.failed(error)
         raise
 
@@ -59,18 +63,25 @@ def run(
 run.context_settings["ignore_unknown_options"] = True
 
 
-def restored(work: Invocation, pipeline: PipelineId, options: RestoreOptions) -> ExitCode | None:
-    """Put an attached program back, which does not run; None: the pipeline is none."""
+def restored(
+    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest
+) -> ExitCode | None:
+    """Put an attached program back that does not run, or take a snapshot of it; None: the pipeline is none."""
     base = work.locations.base
-    directory = ProgramDirectory(Path(base).expanduser().absolute() / "programs" / pipeline)
+    programs = Path(base).expanduser().absolute() / "programs"
+    directory = ProgramDirectory(programs / pipeline)
     if not base or not directory.record.exists():
         return None
+    if isinstance(asked, CheckpointRequest):
+        done = snapshot_of_idle(work.deployment, pipeline, asked, programs=programs)
+        work.output.snapshot(asked.kind, CheckpointId(done.metadata.checkpoint_id), done.location.uri)
+        return ExitCode.FINE
     savepoints = {"savepoint_dir": work.deployment.savepoint_dir}
     ProgramRestore(
         deployment=work.deployment,
         pipeline=pipeline,
         directory=directory,
-        options=options,
+        options=asked,
         config=CheckpointConfig.layered(DEFAULTS, savepoints).of_stream,
         tell=work.output.say,
     ).run()

@@ -13,9 +13,12 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.attach.attachment import program_deployment
+from dagster_ckpt.ext.attach.idle import snapshot_of_idle
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 
 if TYPE_CHECKING:
@@ -34,6 +37,12 @@ class AttachedPipeline(CheckpointedPipeline):
     def graph(self) -> PipelineGraph:
         """The stages there are by now. Raises InvalidRequest before the first."""
         return self.directory.load().graph(self.name)
+
+    def snapshot_of_idle(self, request: CheckpointRequest) -> tuple[int, str]:
+        """Read the directories of its queries as they lie. Raises NotFound, Fenced, Declined."""
+        deployment, programs = program_deployment(str(self.directory.root.parents[1]))
+        done = snapshot_of_idle(deployment, self.name, request, programs=programs)
+        return int(done.metadata.checkpoint_id), done.location.uri
 
 
 def attached_program(

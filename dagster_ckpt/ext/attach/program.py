@@ -29,6 +29,8 @@ class AttachedStage(Record):
     """What a reader would name: a path, ``kafka:topic``; empty: it cannot be told."""
     reads: tuple[str, ...] = ()
     """The same of each stream it reads."""
+    passing: tuple[str, ...] = ()
+    """Of these, what cannot be read again, in people's words."""
     likeness: str = ""
     """Digest of plan and sink, by which a query is known again that has neither name nor place."""
 
@@ -69,9 +71,8 @@ class AttachedProgram(Record):
 
     def may_be_read(self, stage: AttachedStage) -> bool:
         """Tell whether a query may see rows of this one: by its plan, or since nobody knows where it writes."""
-        return bool(self.readers_of(stage)) or (
-            not stage.writes and stage.sink in ("foreachBatch", "foreach")
-        )
+        is_unknown = not stage.writes and stage.sink in ("foreachBatch", "foreach")
+        return bool(self.readers_of(stage)) or (is_unknown and len(self.stages) > 1)
 
     def readers_first(self) -> list[AttachedStage]:
         """Return the stages so that each comes after all that read it; unknown writers as late as may be.

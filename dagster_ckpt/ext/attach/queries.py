@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from dagster_ckpt.core.ids import stage_uid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
-from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read
+from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read, working_folder
+from dagster_ckpt.spark.plan.sources import CLEANS, LEAVES_THEM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,11 +26,12 @@ SESSION_LOCATION = "spark.sql.streaming.checkpointLocation"
 WITHOUT_PLACE = frozenset({"console", "foreach", "foreachBatch", "noop", "memory"})
 """Sinks for which Spark takes a temporary directory where no ``checkpointLocation`` is given."""
 NO_PART = "it takes no part in checkpoints"
-ROWS_GO = "a restore goes on with new rows"
 _IDS = re.compile(r"#\d+L?|@[0-9a-f]+")
 """Numbers in a plan's text that are others with each start."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-_NO_REPLAY = {"socket": "a socket", "rate": "the rate source", "rate-micro-batch": "the rate source"}
+_SOCKET = "socket"
+_NO_REPLAY = {_SOCKET: "a socket", "rate": "the rate source", "rate-micro-batch": "the rate source"}
+_CLEANED = "files that cleanSource takes away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,10 @@ class AtStart:
     sink: str
     program: AttachedProgram
     running: Collection[str]
+    folder: str
+    """Where paths that are not absolute begin."""
+    reads: list[tuple[str, dict[str, str]]]
+    """Kind and options of each stream it reads."""
 
 
 @dataclass
@@ -76,36 +83,37 @@ class Queries:
         given = told.option(CHECKPOINT_LOCATION) or (
             f"{whole}/{told.query_name}" if whole and told.query_name else ""
         )
-        location = local_place(given) if given else ""
+        folder = working_folder(spark)
+        location = local_place(given, folder) if given else ""
         if location is None:
             return Found(None, (f"{named}: its checkpointLocation is on no local disk: {NO_PART}",))
         if not location and not whole and sink not in WITHOUT_PLACE:
             return Found(None)  # Spark refuses it itself, and says what it needs
-        return self._as_stage(frame, told, location, AtStart(sink, program, running))
+        reads = streams_read(frame)
+        if not location and any(_short(kind) == _SOCKET for kind, _ in reads):
+            # Spark cannot go on from a socket: in a directory that lasts, every later start would fail.
+            return Found(None, (f"{named}: it reads a socket, and begins empty with every start: {NO_PART}",))
+        return self._as_stage(frame, told, location, AtStart(sink, program, running, folder, reads))
 
     def _as_stage(self, frame: DataFrame, told: WriterNotes, location: str, now: AtStart) -> Found:
-        reads = streams_read(frame)
         likeness = "" if location or told.query_name else _likeness(frame, told, now.sink)
         uid, why = self._place(told, likeness, now) if likeness else _name(told, location, now)
         known = now.program.stage(uid)
         place = location or (known.checkpoint_location if known is not None else str(self.lasting / uid))
-        kinds = dict.fromkeys(_short(kind) for kind, _ in reads)
         lines = [
             f"stage {uid}{why}",
             *([] if location else [f"stage {uid} has no checkpointLocation: it gets {place}, which lasts"]),
-            *(
-                f"stage {uid} reads {_NO_REPLAY[kind]}, which cannot be read again: {ROWS_GO}"
-                for kind in kinds
-                if kind in _NO_REPLAY
-            ),
         ]
         stage = AttachedStage(
             uid=uid,
             checkpoint_location=place,
             sink=now.sink,
-            writes=_written(told, now.sink),
+            writes=_written(told, now),
             reads=tuple(
-                dict.fromkeys(one for kind, options in reads for one in _read(_short(kind), options))
+                dict.fromkeys(one for kind, options in now.reads for one in _read(kind, options, now))
+            ),
+            passing=tuple(
+                dict.fromkeys(one for kind, options in now.reads if (one := _passing(kind, options)))
             ),
             likeness=likeness,
         )
@@ -131,34 +139,45 @@ class Queries:
         )
 
 
-def local_place(text: str) -> str | None:
-    """Return a path or ``file:`` URI as an absolute path; None: it is no local one."""
-    parts = urlsplit(text)
-    if parts.scheme == "file":
-        return str(Path(unquote(parts.path)).absolute())
-    if parts.scheme and "/" in text.partition(":")[2]:
-        return None
-    return str(Path(text).absolute())
+def local_place(text: str, folder: str) -> str | None:
+    """Return a path or ``file:`` URI as the absolute path that Spark makes of it; None: it is no local one.
+
+    ``folder``: where a relative path begins. Spark takes ``%20`` and ``#`` as they stand, in URIs too.
+    """
+    scheme, colon, rest = text.partition(":")
+    if colon and "/" not in scheme and rest.startswith("/"):
+        if scheme != "file":
+            return None
+        text = "/" + rest.partition("//")[2].partition("/")[2] if rest.startswith("//") else rest
+    return os.path.normpath(Path(folder, text))
 
 
 def _name(told: WriterNotes, location: str, now: AtStart) -> tuple[str, str]:
-    """Return the stage's name, and how it came to that one.
+    """Return the stage's name, and how it came to that one; a directory is one stage, whatever its query is called.
 
     Raises InvalidRequest where a name is given twice: their states would be taken for each other's.
     """
     known = now.program.at(location) if location else None
-    if known is not None and (not told.query_name or known.uid == _as_name(told.query_name)):
+    if known is not None:
         return known.uid, ""
-    if told.query_name:
-        uid = _as_name(told.query_name)
-        if uid in now.running and known is None:
-            raise InvalidRequest(f"two running queries are named {uid!r}: give each a queryName of its own")
-        return uid, ""
+    name = _as_name(told.query_name) if told.query_name else ""
+    there = now.program.stage(name) if name else None
+    if name and (there is None or not location or not _is_in_use(there)):
+        if name in now.running:
+            raise InvalidRequest(f"two running queries are named {name!r}: give each a queryName of its own")
+        return name, ""
     parts = [_as_name(part) for part in Path(location).parts[1:]]
     taken = {stage.uid for stage in now.program.stages}
-    names = ("-".join(parts[-length:]) for length in range(1, len(parts) + 1))
-    uid = next((name for name in names if name not in taken), f"query-{len(taken) + 1}")
+    first = [name] if name else []
+    names = ("-".join([*first, *parts[-length:]]) for length in range(1, len(parts) + 1))
+    uid = next((one for one in names if one not in taken), f"query-{len(taken) + 1}")
+    if there is not None:
+        return uid, f", since the stage {name} keeps its own in {there.checkpoint_location}"
     return uid, ", after its checkpointLocation (it has no queryName)"
+
+
+def _is_in_use(stage: AttachedStage) -> bool:
+    return (Path(stage.checkpoint_location) / "metadata").exists()
 
 
 def _likeness(frame: DataFrame, told: WriterNotes, sink: str) -> str:
@@ -176,10 +195,10 @@ def _as_name(text: str) -> str:
 # --- what it reads and writes ----------------------------------------------------------------------------------
 
 
-def _written(told: WriterNotes, sink: str) -> str:
+def _written(told: WriterNotes, now: AtStart) -> str:
     if told.path:
-        return local_place(told.path) or told.path.rstrip("/")
-    if sink == "kafka":
+        return local_place(told.path, now.folder) or told.path.rstrip("/")
+    if now.sink == "kafka":
         return f"kafka:{told.option('topic')}"
     return ""
 
@@ -187,15 +206,21 @@ def _written(told: WriterNotes, sink: str) -> str:
 def _short(kind: str) -> str:
     """Return the name by which people know a source: Spark spells some by the class that provides it."""
     last = kind.rpartition(".")[2]
-    return {"TextSocketSourceProvider": "socket", "RateStreamProvider": "rate"}.get(last, last)
+    return {"TextSocketSourceProvider": _SOCKET, "RateStreamProvider": "rate"}.get(last, last)
 
 
-def _read(kind: str, options: dict[str, str]) -> list[str]:
+def _read(kind: str, options: dict[str, str], now: AtStart) -> list[str]:
     found = {name.lower(): value for name, value in options.items()}
-    if kind == "kafka":
+    if _short(kind) == "kafka":
         return [f"kafka:{topic.strip()}" for topic in found.get("subscribe", "").split(",") if topic.strip()]
     path = found.get("path", "")
-    return [local_place(path) or path.rstrip("/")] if path else []
+    return [local_place(path, now.folder) or path.rstrip("/")] if path else []
+
+
+def _passing(kind: str, options: dict[str, str]) -> str:
+    """Return what of a source cannot be read again; empty: nothing."""
+    cleans = any(n.lower() == CLEANS and v.strip().lower() != LEAVES_THEM for n, v in options.items())
+    return _CLEANED if cleans else _NO_REPLAY.get(_short(kind), "")
 
 
 def table_location(spark: SparkSession, table: str) -> tuple[str, str]:
@@ -203,4 +228,7 @@ def table_location(spark: SparkSession, table: str) -> tuple[str, str]:
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
     found = {row["col_name"]: row["data_type"] for row in rows}
     place = str(found.get("Location", ""))
-    return str(found.get("Provider", "")), local_place(place) or place
+    local = local_place(place, working_folder(spark)) if place else None
+    if local is not None and not Path(local).exists() and Path(unquote(local)).exists():
+        local = unquote(local)  # catalogs write it as a URI
+    return str(found.get("Provider", "")), local or place

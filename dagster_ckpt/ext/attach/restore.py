@@ -26,7 +26,7 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
-from dagster_ckpt.ext.attach.sinks import Return, goes_back, line_of, planned_return
+from dagster_ckpt.ext.attach.sinks import Return, goes_back, line_of, may_remember, planned_return
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.audit import NOBODY, Operator
@@ -156,7 +156,8 @@ class ProgramRestore:
             assert stage is not None, "the graph is made of these"
             keeps = not self.options.roll_back_tables or uid in self.options.keep_rows_of
             built = self._built(source, match, stage, keeps=keeps)
-            back = None if keeps else planned_return(stage, match.snapshot, built)
+            readers = program.readers_of(stage)
+            back = None if keeps else planned_return(stage, match.snapshot, built, readers)
             returns += [] if back is None else [back]
         return _Plan(matches, tuple(returns), decision.describe())
 
@@ -180,8 +181,8 @@ class ProgramRestore:
                 "that are read again. Copy the table elsewhere first, and let it go back"
             )
         target = self.directory.building / stage.uid
-        # Spark's Delta sink skips batches of a query that it remembers: one with another id begins at none.
-        new_id = str(uuid.uuid4()) if keeps and stage.sink == "delta" else None
+        stays = keeps or not goes_back(stage)
+        new_id = str(uuid.uuid4()) if stays and may_remember(stage) else None
         build_stage_directory(
             source,
             match.snapshot,
@@ -215,7 +216,7 @@ class ProgramRestore:
         for stage in program.stages:
             if StageUid(stage.uid) not in restored:
                 self.tell(f"stage {stage.uid} came later and reads no other: it stays as it is")
-            elif not goes_back(stage):
+            elif not goes_back(stage) or stage.passing:
                 self.tell(f"stage {stage.uid}: {line_of(stage)}")
 
 

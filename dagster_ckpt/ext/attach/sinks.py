@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -51,16 +52,25 @@ class OwnSinkCut:
 
 
 def line_of(stage: AttachedStage) -> str:
-    """Return the sentence about a restore and the stage's sink."""
+    """Return the sentence about a restore and the stage's sink, and its sources where they cannot be read again."""
+    gone = "".join(f"; {one} cannot be read again: a restore goes on with new rows" for one in stage.passing)
     if goes_back(stage):
-        return f"{stage.sink} at {stage.writes} goes back with a restore"
+        return f"{stage.sink} at {stage.writes} goes back with a restore{gone}"
     known = _AS_EXACT_AS_SPARK.get(stage.sink, "rows after the cut stay, and are written again")
-    return f"{stage.sink} is as exact as Spark: after a restore {known}"
+    return f"{stage.sink} is as exact as Spark: after a restore {known}{gone}"
 
 
 def goes_back(stage: AttachedStage) -> bool:
     """Tell whether a restore takes rows back from the stage's sink."""
     return stage.sink in (*FILE_FORMATS, "delta") and stage.writes.startswith("/")
+
+
+def may_remember(stage: AttachedStage) -> bool:
+    """Tell whether a sink may remember the batches of a query by its id, as those of tables do.
+
+    It would skip them in silence when they come again; they may have other rows then.
+    """
+    return stage.sink not in (*FILE_FORMATS, *_AS_EXACT_AS_SPARK)
 
 
 def may_show(stage: AttachedStage, batch: BatchId | None) -> bool:
@@ -235,8 +245,13 @@ class DeltaReturn:
     has_later_rows: bool
 
     @classmethod
-    def planned(cls, stage: AttachedStage, snapshot: StageSnapshot, built: Path) -> DeltaReturn:
-        """Plan it. Raises InvalidRequest where others have committed since, or the log no longer reaches the cut."""
+    def planned(
+        cls, stage: AttachedStage, snapshot: StageSnapshot, built: Path, readers: Sequence[AttachedStage] = ()
+    ) -> DeltaReturn:
+        """Plan it.
+
+        Raises InvalidRequest where others have committed since, the log no longer reaches the cut, or a query reads it.
+        """
         table = Path(stage.writes)
         version = _position(built).version
         commits = _commits(table)
@@ -256,6 +271,11 @@ class DeltaReturn:
             raise InvalidRequest(
                 f"version {others[0]} of Delta table {table} was not written by stage {stage.uid}, and would be taken "
                 f"back with its rows: {keep}"
+            )
+        if mine and readers:
+            raise InvalidRequest(
+                f"stage {readers[0].uid} reads Delta table {table} as a stream, and Spark's Delta source cannot pass a "
+                f"version that takes rows back, as a restore makes one: {keep}"
             )
         batch = -1 if snapshot.batch_id is None else snapshot.batch_id
         return cls(table=table, version=version, query_id=query_id, batch=batch, has_later_rows=bool(mine))
@@ -297,15 +317,19 @@ def _commits(table: Path) -> dict[int, list[tuple[str, int]]]:
 Return = FilesReturn | DeltaReturn
 
 
-def planned_return(stage: AttachedStage, snapshot: StageSnapshot, built: Path) -> Return | None:
-    """Return the way back of a stage's sink, checked; None: it stays as it is. ``built``: the restored directory.
+def planned_return(
+    stage: AttachedStage, snapshot: StageSnapshot, built: Path, readers: Sequence[AttachedStage] = ()
+) -> Return | None:
+    """Return the way back of a stage's sink, checked; None: it stays as it is.
+
+    ``built``: the restored directory; ``readers``: stages that read the sink as a stream.
 
     Raises Corrupt, InvalidRequest: nothing was changed.
     """
     if not goes_back(stage):
         return None
     if stage.sink == "delta":
-        return DeltaReturn.planned(stage, snapshot, built)
+        return DeltaReturn.planned(stage, snapshot, built, readers)
     if snapshot.batch_id is not None and not _entries(built / SINK_FOLDER):
         return None
     return FilesReturn.planned(stage, built / SINK_FOLDER)

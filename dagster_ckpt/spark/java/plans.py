@@ -46,6 +46,11 @@ def _texts(pairs: Any) -> dict[str, str]:
     return {str(pair._1()): str(pair._2()) for pair in scala_items(pairs)}
 
 
+def working_folder(spark: SparkSession) -> str:
+    """Return the folder in which relative paths of Spark's begin: Java's, which ``os.chdir`` does not move."""
+    return str(_jvm(spark).System.getProperty("user.dir"))
+
+
 def parsed_plan(spark: SparkSession, text: str) -> Any:
     """Return the plan of a statement, of which nothing is looked up (``ParserInterface.parsePlan``, since 2.0)."""
     return _state(spark).sqlParser().parsePlan(text)

@@ -82,8 +82,8 @@ def _digest(relation: Any) -> str:
 
 # Files that Spark removes from a source by itself: no restore reads them again, and none says so.
 
-_CLEANS = "cleansource"
-_LEAVES_THEM = "off"
+CLEANS = "cleansource"
+LEAVES_THEM = "off"
 
 
 def refuse_clean_source(title: str, frame: DataFrame) -> None:
@@ -92,7 +92,7 @@ def refuse_clean_source(title: str, frame: DataFrame) -> None:
     Spark removes what a committed batch has read; the checkpoint that a run goes on from may be older.
     """
     for name, value in _set_options(frame):
-        if name.lower() == _CLEANS and value.strip().lower() != _LEAVES_THEM:
+        if name.lower() == CLEANS and value.strip().lower() != LEAVES_THEM:
             raise InvalidRequest(
                 f"a source of {title} has the option {name}={value!r}: Spark takes files away once it has read them, "
                 "before a checkpoint holds their rows, and a run that goes on from an older one passes over them "

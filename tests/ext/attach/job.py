@@ -3,7 +3,7 @@
     python job.py FOLDER
 
 It reads ``FOLDER/in/*.json`` (key, amount), writes the table ``FOLDER/clean``, and overwrites ``FOLDER/totals.json`` in
-``foreachBatch``, until it is killed or ``FOLDER/stop`` exists.
+``foreachBatch``, until it is killed or ``FOLDER/stop`` exists; where ``FOLDER/ends`` does, until its queries end.
 """
 
 import json
@@ -49,7 +49,7 @@ totals = (
     .start()
 )
 (FOLDER / "running").touch()
-while not (FOLDER / "stop").exists():
+while not (FOLDER / "stop").exists() and (spark.streams.active or not (FOLDER / "ends").exists()):
     spark.streams.awaitAnyTermination(1)
 clean.stop()
 totals.stop()

@@ -1,0 +1,63 @@
+"""Snapshots of an attached program that does not run: its queries' directories are read as they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dagster_ckpt.core.config import CheckpointConfig
+from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.errors import Declined, NotFound
+from dagster_ckpt.ext.attach.attempt import ProgramAttempt
+from dagster_ckpt.ext.attach.owner import ProgramOwner
+from dagster_ckpt.ext.attach.program import ProgramDirectory
+from dagster_ckpt.ext.attach.restore import was_interrupted
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.record_store import RecordStore
+
+DEFAULTS = {
+    "incremental": True,
+    "num_retained": 3,
+    "externalized_checkpoint_retention": "retain_on_cancellation",
+}
+"""As the coordinator resource has them."""
+
+
+def snapshot_of_idle(
+    deployment: Deployment, pipeline: PipelineId, request: CheckpointRequest, *, programs: Path
+) -> Completed:
+    """Take a checkpoint or savepoint of a program that does not run.
+
+    Raises NotFound where none was ever attached under the name; Fenced where it runs; Declined where it failed, or a
+    restore was begun and has not ended.
+    """
+    directory = ProgramDirectory(programs / pipeline)
+    program = directory.load()
+    if not program.stages:
+        raise NotFound(f"no program was ever attached as {pipeline!r} in {programs}")
+    owner = ProgramOwner.here(directory.owner)
+    owner.wait(lambda: RecordStore(deployment.store).record(pipeline))
+    record = RecordStore(deployment.store).record(pipeline)
+    if record is None or was_interrupted(record):
+        raise Declined(
+            f"a restore of {pipeline!r} was interrupted: start the program, which does it again, or restore it again"
+        )
+    attempt = ProgramAttempt(
+        deployment=deployment,
+        pipeline=pipeline,
+        directory=directory,
+        config=CheckpointConfig.layered(DEFAULTS, {"savepoint_dir": deployment.savepoint_dir}).of_stream,
+        owner=owner,
+        root=record.root,  # the same try: a restore that was made once is not made again after this
+        is_running=lambda _uid: False,
+        stop_queries=lambda _within: None,
+        listeners=(),
+        began=lambda _attempt: None,
+        is_periodic=False,
+    )
+    attempt.change(program)
+    try:
+        return attempt.confirmed(request)
+    finally:
+        attempt.close(is_last=False)
