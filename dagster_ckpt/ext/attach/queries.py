@@ -218,7 +218,7 @@ def _read(kind: str, options: dict[str, str], now: AtStart) -> list[str]:
 
 
 def _passing(kind: str, options: dict[str, str]) -> str:
-    """Return what of a source cannot be read again; empty: nothing."""
+    """Return the part of a source that cannot be read again; empty: it has none."""
     cleans = any(n.lower() == CLEANS and v.strip().lower() != LEAVES_THEM for n, v in options.items())
     return _CLEANED if cleans else _NO_REPLAY.get(_short(kind), "")
 

@@ -1,0 +1,127 @@
+"""What ``attach`` costs a program: processor time with a checkpoint a second, and how long a checkpoint takes.
+
+    python -m benchmarks.attach [--rows 2000000] [--files 40] [--rounds 3] [--queries 1 4 16] [--checkpoints 20]
+
+The program is bare Spark: a keyed count of files, two columns wide, into a sink that keeps nothing. It runs in one
+session, attached and not in alternating order; the ratio is that of the medians of processor time. Checkpoints of
+1, 4 and 16 such queries, which have drained their files, are timed from trigger to completion: a new file arrives
+before each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.common import median, p95, scratch, show, spark_session
+from benchmarks.streaming_throughput import Cost, Meter, count, source_of, transform, write_input
+from dagster_ckpt import attach
+from dagster_ckpt.adapters.fsspec_storage import open_storage
+from dagster_ckpt.runtime.stored import read_metadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+    from dagster_ckpt.ext.attach.attachment import Attachment
+
+WARM_UP = 2
+
+
+def query(spark: SparkSession, data: Path, place: Path) -> DataStreamWriter:
+    counts = count(transform(source_of(spark, data, 1)))
+    writer = counts.writeStream.outputMode("update").format("noop").queryName(place.name)
+    return writer.option("checkpointLocation", str(place))
+
+
+@contextmanager
+def attached_to(folder: Path, interval: str, *, is_attached: bool = True) -> Iterator[Attachment | None]:
+    if not is_attached:
+        yield None
+        return
+    attached = attach("benchmark", base_dir=str(folder / "ckpt"), interval=interval)
+    try:
+        yield attached
+    finally:
+        attached.detach()
+
+
+def run(spark: SparkSession, data: Path, folder: Path, *, is_attached: bool) -> Cost:
+    """Process all files; the span ends before the last checkpoint of a program, which is one and not many."""
+    with attached_to(folder, "1 s", is_attached=is_attached):
+        meter = Meter()
+        query(spark, data, folder / "counts").trigger(availableNow=True).start().awaitTermination()
+        return meter.read()
+
+
+def costs(spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
+    data = folder / "in"
+    write_input(data, options.rows, options.files)
+    taken: dict[bool, list[Cost]] = {False: [], True: []}
+    for number in range(WARM_UP + options.rounds):
+        for is_attached in (False, True) if number % 2 else (True, False):
+            cost = run(spark, data, folder / f"{number}-{is_attached}", is_attached=is_attached)
+            if number >= WARM_UP:
+                taken[is_attached].append(cost)
+    bare, ours = (median([cost.processor for cost in taken[key]]) for key in (False, True))
+    rows = [
+        {
+            "program": "attached, 1 s checkpoints" if key else "as it is",
+            "seconds": median([cost.seconds for cost in taken[key]]),
+            "processor s": median([cost.processor for cost in taken[key]]),
+            "of as it is": bare / ours if key else 1.0,
+        }
+        for key in taken
+    ]
+    show("the program", rows)
+
+
+def durations(spark: SparkSession, folder: Path, queries: int, checkpoints: int) -> list[float]:
+    """Milliseconds from trigger to completion."""
+    data = folder / "in"
+    write_input(data, 1000, 1)
+    found = []
+    with attached_to(folder, "1 h") as attached:
+        assert attached is not None
+        running = [query(spark, data, folder / f"q{number}").start() for number in range(queries)]
+        for number in range(checkpoints):
+            write_input(folder / f"more-{number}", 1000, 1)
+            (folder / f"more-{number}" / "00000.parquet").replace(data / f"more-{number}.parquet")
+            for one in running:
+                one.processAllAvailable()
+            time.sleep(0.1)
+            uri = attached.checkpoint()
+            base, _, key = uri.rpartition("/")
+            metadata = read_metadata(open_storage(base), key)
+            found.append((metadata.completed_at - metadata.triggered_at) * 1e3)
+        for one in running:
+            one.stop()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--files", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queries", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--checkpoints", type=int, default=20)
+    options = parser.parse_args()
+    with scratch() as folder, spark_session(folder) as spark:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        costs(spark, folder / "program", options)
+        rows = []
+        for queries in options.queries:
+            taken = durations(spark, folder / f"of-{queries}", queries, options.checkpoints)
+            rows.append({"queries": queries, "checkpoint ms": median(taken), "p95 ms": p95(taken)})
+        show("a checkpoint", rows)
+
+
+if __name__ == "__main__":
+    main()
