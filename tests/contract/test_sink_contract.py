@@ -157,10 +157,15 @@ class PageSink(Sink):
         Outside.write(self._path, state)
         return RolledBack(text="" if before == state["position"]["head"] else f"{before} left")
 
-    def fork(self, cut: SinkCut) -> str:
-        state = self._owned()
-        if state["position"]["head"]:
+    def refuse_fork(self, cut: SinkCut) -> None:
+        super().refuse_fork(cut)
+        position = self.position()
+        if position is not None and position.head:
             raise InvalidRequest(f"{self.place} has rows already: fork into another one")
+
+    def fork(self, cut: SinkCut) -> str:
+        self.refuse_fork(cut)
+        state = self._owned()
         origin = json.loads(Path(cut.snapshot.uri).read_text())
         rows, through, _ = origin["kept"].get(str(cut.snapshot.head), ([], None, []))
         state["rows"] = list(rows)
@@ -237,6 +242,9 @@ class SinkThatOnlyAdds(PageSink):
         if why and later is LaterRows.SET_ASIDE:
             raise InvalidRequest(why)
         return super().roll_back(cut, later)
+
+    def refuse_fork(self, cut: SinkCut) -> None:
+        self.fork(cut)
 
     def fork(self, cut: SinkCut) -> str:
         return Sink.fork(self, cut)

@@ -32,6 +32,11 @@ class OriginTable:
     positions: Positions
     cut: SinkCut
 
+    @property
+    def text(self) -> str:
+        """The cut, as the fork writes it down."""
+        return f"{self.cut.snapshot.uri} at checkpoint {self.cut.checkpoint_id}"
+
     def steps(self, connection: Connection) -> tuple[int | None, UndoPath]:
         """Return the head of the cut and the way to it, which is read for as long as the transaction lasts.
 
@@ -61,6 +66,28 @@ class OriginTable:
         return wanted, found or UndoPath((), (), None)
 
 
+def first_steps(
+    target: TableTransaction,
+    positions: Positions,
+    before: SinkPosition | None,
+    origin: OriginTable,
+    *,
+    place: str,
+) -> tuple[int | None, UndoPath] | None:
+    """Return the head and the way to what a fork begins with; None: it has begun with that.
+
+    Raises InvalidRequest where there are other rows, or no way.
+    """
+    is_new = before is None or before.checkpoint_id is None
+    if before is not None and is_new and positions.origin(target.connection) == origin.text:
+        return None
+    if target.has_rows() or not is_new:
+        raise InvalidRequest(
+            f"{place} has rows already: give the fork a table of its own, fork(..., sinks={{...}})"
+        )
+    return origin.steps(target.connection)
+
+
 def fork(
     target: TableTransaction, positions: Positions, attempt: AttemptId, origin: OriginTable, *, place: str
 ) -> str:
@@ -68,23 +95,19 @@ def fork(
     connection = target.connection
     before = positions.lock(connection)
     refuse_fenced(place, before, attempt)
-    text = f"{origin.cut.snapshot.uri} at checkpoint {origin.cut.checkpoint_id}"
-    begun = positions.origin(connection)
-    if begun == text and before is not None and before.checkpoint_id is None:
-        through = before.through_batch
-        positions.write(connection, _position(attempt, before.head, through))
-        return f"{place} begins with the rows of {text}"
-    if target.has_rows() or (before is not None and before.checkpoint_id is not None):
-        raise InvalidRequest(
-            f"{place} has rows already: give the fork a table of its own, fork(..., sinks={{...}})"
-        )
-    wanted, steps = origin.steps(connection)
+    done = f"{place} begins with the rows of {origin.text}"
+    found = first_steps(target, positions, before, origin, place=place)
+    if found is None:
+        assert before is not None
+        positions.write(connection, _position(attempt, before.head, before.through_batch))
+        return done
+    wanted, steps = found
     if wanted is not None:
         _fill(target, TableTransaction(connection, origin.name, target.key), steps)
     begun_at = _position(attempt, None if wanted is None else SEED, steps.through_batch)
     positions.write(connection, begun_at, origin.positions.columns(connection))
-    positions.note_origin(connection, text)
-    return f"{place} begins with the rows of {text}"
+    positions.note_origin(connection, origin.text)
+    return done
 
 
 def _position(attempt: AttemptId, head: int | None, through: int | None) -> SinkPosition:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
-from dagster_ckpt.ext.sql.fork import OriginTable, fork
+from dagster_ckpt.ext.sql.fork import OriginTable, first_steps, fork
 from dagster_ckpt.ext.sql.history import (
     Publish,
     RowChange,
@@ -170,8 +170,21 @@ class SqlSink(StagedSink):
                 return ""
             return OthersAtWork(table, tree, self.place).why_not(before.head, cut.snapshot.head)
 
+    def refuse_fork(self, cut: SinkCut) -> None:
+        """Raise where this table, or the cut's, does not allow it."""
+        origin = self._origin(cut)
+        with self._database.transaction() as connection:
+            before = self.positions.read(connection)
+            first_steps(self._table(connection), self.positions, before, origin, place=self.place)
+
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the same database."""
+        origin = self._origin(cut)
+        with self._database.transaction() as connection:
+            table = self._table(connection)
+            return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
+
+    def _origin(self, cut: SinkCut) -> OriginTable:
         ours = f"{self._database.place}#"
         if not cut.snapshot.uri.startswith(ours):
             raise InvalidRequest(
@@ -180,12 +193,8 @@ class SqlSink(StagedSink):
                 "table)})"
             )
         theirs = SqlName.parsed(cut.snapshot.uri.removeprefix(ours), self._database.backend)
-        origin = OriginTable(
-            name=theirs, positions=Positions(theirs, self.context, cut.snapshot.uri), cut=cut
-        )
-        with self._database.transaction() as connection:
-            table = self._table(connection)
-            return fork(table, self.positions, self.context.attempt(), origin, place=self.place)
+        positions = Positions(theirs, self.context, cut.snapshot.uri)
+        return OriginTable(name=theirs, positions=positions, cut=cut)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged files, and the before-images that lie on no way between these cuts and the table."""

@@ -197,7 +197,7 @@ class SinksAtStart:
             if uid in self.set_aside and cut is not None and uid not in forks:
                 gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))
                 cuts[uid] = replace(cut, batches=tuple(b for b in cut.batches if b.batch_id not in gone))
-        self.refuse_changed_forks({uid: cut for uid, cut in cuts.items() if uid in forks})
+        self.refuse_forks({uid: cut for uid, cut in cuts.items() if uid in forks and cut is not None})
         self._refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
@@ -211,11 +211,11 @@ class SinksAtStart:
             ),
         )
 
-    def refuse_changed_forks(self, cuts: Mapping[StageUid, SinkCut | None]) -> None:
-        """Raise InvalidRequest where a fork begins with rows that were staged for another definition of its sink."""
+    def refuse_forks(self, cuts: Mapping[StageUid, SinkCut]) -> None:
+        """Raise where a sink of a fork cannot begin with such rows, or they were staged for another definition of it."""
         for uid, cut in cuts.items():
-            if cut is not None:
-                self.sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
+            self.sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
+            self.sinks.of(uid).refuse_fork(cut)
 
     def _forks(self, decision: Restore) -> frozenset[StageUid]:
         """Return the sinks that are given the rows of another pipeline's: a fork that has begun goes back itself."""

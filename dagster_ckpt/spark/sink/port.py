@@ -260,10 +260,7 @@ class Sink(ABC):
         self.flush(batches)
 
     def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:  # noqa: B027 - most take what was staged for them
-        """Raise InvalidRequest where the outside, as it is now, cannot take what these batches staged.
-
-        Asked where an attempt goes on with rows that wait; others may have changed the table meanwhile.
-        """
+        """Raise InvalidRequest where the outside, as others may have left it, cannot take these rows that wait."""
 
     def waiting_rows(self, batches: Sequence[PreparedBatch]) -> Iterator[pa.Table]:
         """Yield the rows that these batches staged, part by part. Raises Corrupt where they are gone."""
@@ -357,6 +354,11 @@ class Sink(ABC):
             f"{self.place} cannot begin with the rows of {cut.snapshot.uri}: give the fork a sink that can, or copy "
             "the rows there and restore with claim_mode 'no_claim'"
         )
+
+    def refuse_fork(self, cut: SinkCut) -> None:
+        """Raise as ``fork`` would, and change nothing: all sinks are asked before any is changed."""
+        if type(self).fork is Sink.fork:
+            self.fork(cut)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged rows and versions that neither readers, nor these cuts, nor these batches need."""

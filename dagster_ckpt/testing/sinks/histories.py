@@ -98,6 +98,7 @@ class HistoryContract(ContractBase):
         seen = run.sink.position()
         fork = self.fork_of(run, tmp_path).in_directory_of(at)
         for _ in range(2):  # a fork whose run failed at once begins again
+            fork.sink.refuse_fork(at.cut)
             assert fork.sink.fork(at.cut)
             assert self.shown(fork) == at.rows == [(1, 1), (2, 2)]
         begun = fork.cut(1)
@@ -123,15 +124,19 @@ class HistoryContract(ContractBase):
         other.sink.take_over()
         other.batch([(8, 8)])
         other.publish(1)
-        with pytest.raises(InvalidRequest):
-            other.successor().sink.fork(at.cut)
+        asked = other.successor().sink
+        for act in (asked.refuse_fork, asked.fork):  # before any sink is changed, and by itself
+            with pytest.raises(InvalidRequest, match="has rows already"):
+                act(at.cut)
         assert self.shown(other) == [(8, 8)]
 
     def test_a_sink_that_cannot_fork_says_what_to_do(self, tmp_path: Path) -> None:
         self.skip_unless(not self.can_fork, "can fork")
         run = self.published(tmp_path, [(1, 1)])
-        with pytest.raises(InvalidRequest, match="fork"):
-            self.fork_of(run, tmp_path).sink.fork(run.cut(2).cut)
+        fork = self.fork_of(run, tmp_path).sink
+        for act in (fork.refuse_fork, fork.fork):
+            with pytest.raises(InvalidRequest, match="fork"):
+                act(run.cut(2).cut)
 
     def test_a_fork_of_a_fork_begins_with_its_rows_and_one_that_is_forked_again_has_each_once(
         self, tmp_path: Path

@@ -176,7 +176,7 @@ def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition
 
     def begun_as(defined: Defined) -> None:
         sinks = defined.sinks(tmp_path, "delta")
-        SinksAtStart(sinks=sinks, reporter=nothing, before=nothing).refuse_changed_forks({UID: cut})
+        SinksAtStart(sinks=sinks, reporter=nothing, before=nothing).refuse_forks({UID: cut})
 
     begun_as(PLAIN)
     with pytest.raises(

@@ -12,20 +12,18 @@ from dagster_ckpt.spark.sink.versioned.roll_back import RollBackPath, go, shown_
 from dagster_ckpt.spark.sink.versioned.version import State
 
 
+def refuse_fork(engine: Engine[V], cut: SinkCut) -> None:
+    """Raise InvalidRequest where the table cannot begin with the rows of a cut, Corrupt where those are gone."""
+    _, origin, _, _ = _begins_with(engine, cut)
+    version = engine.backend.load()
+    if version is not None:
+        _refuse_taken(version, engine.place, origin)
+
+
 def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
     """Give the table the rows of a cut; repeating it finishes it, or goes back to them."""
-    source = engine.backend.elsewhere(cut.snapshot.uri)
-    if source.place == engine.place:
-        raise InvalidRequest(
-            f"the fork would write to {engine.place} as its origin does: give it another table"
-        )
-    origin = f"{source.place} at checkpoint {cut.checkpoint_id}"
-    theirs = source.load()
-    seed = None if cut.snapshot.head is None else _seed(source.place, theirs, cut)
-    copied = None
-    if seed is not None:
-        refuse_other_key(seed.mark, engine.backend.key, source.place)
-        copied = OriginState(source=source, version=theirs, number=seed.number)
+    source, origin, theirs, seed = _begins_with(engine, cut)
+    copied = None if seed is None else OriginState(source=source, version=theirs, number=seed.number)
 
     def step() -> None:
         version = engine.own(attempt)
@@ -35,6 +33,7 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
                 engine.backend.create(engine.backend.columns(what), engine.first_mark(attempt))
                 raise Raced
             return
+        _refuse_taken(version, engine.place, origin)
         mark = version.mark
         has_begun = mark is not None and mark.origin == origin
         if mark is not None and has_begun and mark.head == SEED:
@@ -44,8 +43,6 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
         elif version.showing(SEED) is not None and _origin(version.showing(SEED)) == origin:
             way: RollBackPath = way_to_state(engine, version, shown_state(version, SEED))
             go(engine, version, attempt, way, SEED)
-        elif version.has_rows() or (mark is not None and mark.head is not None):
-            raise InvalidRequest(f"table {engine.place} has rows already: give the fork a table of its own")
         else:
             # Where batches follow, the fork has not begun before they are added.
             head = None if cut.batches else SEED
@@ -56,6 +53,30 @@ def fork(engine: Engine[V], attempt: AttemptId, cut: SinkCut) -> str:
 
     engine.repeat(step)
     return f"table {engine.place} begins with the rows of {origin}"
+
+
+def _begins_with(engine: Engine[V], cut: SinkCut) -> tuple[Backend[V], str, V | None, State | None]:
+    """Return the table of a cut, the cut's name, that table as it is now, and its state with the cut's head."""
+    source = engine.backend.elsewhere(cut.snapshot.uri)
+    if source.place == engine.place:
+        raise InvalidRequest(
+            f"the fork would write to {engine.place} as its origin does: give it another table"
+        )
+    theirs = source.load()
+    seed = None if cut.snapshot.head is None else _seed(source.place, theirs, cut)
+    if seed is not None:
+        refuse_other_key(seed.mark, engine.backend.key, source.place)
+    return source, f"{source.place} at checkpoint {cut.checkpoint_id}", theirs, seed
+
+
+def _refuse_taken(version: V, place: str, origin: str) -> None:
+    """Raise InvalidRequest for a table with rows, unless it has begun with those of this very cut."""
+    mark = version.mark
+    is_beginning = mark is not None and mark.origin == origin and mark.head in (None, SEED)
+    if is_beginning or _origin(version.showing(SEED)) == origin:
+        return
+    if version.has_rows() or (mark is not None and mark.head is not None):
+        raise InvalidRequest(f"table {place} has rows already: give the fork a table of its own")
 
 
 def _origin(state: State | None) -> str:

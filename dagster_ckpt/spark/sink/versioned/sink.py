@@ -31,7 +31,7 @@ from dagster_ckpt.spark.sink.staging import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.engine import Engine
-from dagster_ckpt.spark.sink.versioned.fork import fork
+from dagster_ckpt.spark.sink.versioned.fork import fork, refuse_fork
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key
 from dagster_ckpt.spark.sink.versioned.roll_back import roll_back, why_no_way, why_not_kept
 from dagster_ckpt.spark.sink.versioned.rows import difference, rows_of
@@ -149,6 +149,10 @@ class VersionedSink(Sink, Generic[V]):
     def difference(self, cut: SinkCut) -> Difference | None:
         """Compare the state that readers see with that of a cut."""
         return difference(self._engine.backend, cut)
+
+    def refuse_fork(self, cut: SinkCut) -> None:
+        """Raise where this table, or the cut's, does not allow it."""
+        refuse_fork(self._engine, cut)
 
     def fork(self, cut: SinkCut) -> str:
         """Begin with the rows of a cut of another table of the format."""
