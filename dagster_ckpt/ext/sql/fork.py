@@ -5,12 +5,13 @@ In one transaction: what has to be undone is undone on a copy that nobody sees, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.ext.sql.history import UndoPath, way
+from dagster_ckpt.ext.sql.history import Publish, UndoPath, other_key, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.positions import Positions
@@ -37,7 +38,7 @@ class OriginTable:
         """The cut, as the fork writes it down."""
         return f"{self.cut.snapshot.uri} at checkpoint {self.cut.checkpoint_id}"
 
-    def steps(self, connection: Connection) -> tuple[int | None, UndoPath]:
+    def steps(self, connection: Connection, key: tuple[str, ...]) -> tuple[int | None, UndoPath]:
         """Return the head of the cut and the way to it, which is read for as long as the transaction lasts.
 
         Raises InvalidRequest where the rows between them are not kept.
@@ -55,6 +56,7 @@ class OriginTable:
                     "fork(..., sinks={...})"
                 )
         if now is not None and wanted == shown:
+            self._refuse_other_key(shown_publishes(tree, wanted), key)
             return wanted, UndoPath((), (), now.through_batch)
         found = way(tree, shown, wanted) if now is not None else None
         if found is None and (now is not None or wanted is not None):
@@ -63,7 +65,18 @@ class OriginTable:
                 "kept (SqlTable(..., keep_before_images=True) keeps them): fork from its newest checkpoint, or give "
                 "the sink another place with fork(..., sinks={...})"
             )
-        return wanted, found or UndoPath((), (), None)
+        steps = found or UndoPath((), (), None)
+        self._refuse_other_key((*steps.undo, *steps.redo, *shown_publishes(tree, wanted)), key)
+        return wanted, steps
+
+    def _refuse_other_key(self, publishes: Iterable[Publish], key: tuple[str, ...]) -> None:
+        other = other_key(publishes, key)
+        if other is not None and other.key is not None:
+            raise InvalidRequest(
+                f"the rows of {self.cut.snapshot.uri} were written by the key {list(other.key)}, and the fork's sink "
+                f"has {f'the key {list(key)}' if key else 'none'}: rows of one key could be there several times. Give "
+                "it that key"
+            )
 
 
 def first_steps(
@@ -85,7 +98,7 @@ def first_steps(
         raise InvalidRequest(
             f"{place} has rows already: give the fork a table of its own, fork(..., sinks={{...}})"
         )
-    return origin.steps(target.connection)
+    return origin.steps(target.connection, target.key)
 
 
 def fork(

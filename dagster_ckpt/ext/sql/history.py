@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,8 +26,14 @@ class Publish:
     """Last micro-batch shown before it."""
     through_batch: int | None
     change: RowChange
+    key: tuple[str, ...] | None = None
+    """Key that it went by; None: written before this was kept."""
     rows: int | None = None
     """Rows that it wrote, of which a restore finds out whether they are still there; None: their keys tell it."""
+
+    def is_by(self, key: tuple[str, ...]) -> bool:
+        """Tell whether it went by this key, whose columns have no order."""
+        return self.key is None or sorted(self.key) == sorted(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,11 @@ def shown_publishes(tree: Tree, head: int | None) -> list[Publish]:
         if publish.change is RowChange.REPLACED:
             break
     return found
+
+
+def other_key(publishes: Iterable[Publish], key: tuple[str, ...]) -> Publish | None:
+    """Return the first publish that went by another key than this one; None: none did."""
+    return next((one for one in publishes if one.change is RowChange.UPSERTED and not one.is_by(key)), None)
 
 
 def wrote_rows(tree: Tree, head: int | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.ext.sql.history import RowChange, Tree, UndoPath, shown_publishes, way
+from dagster_ckpt.ext.sql.history import Publish, RowChange, Tree, UndoPath, other_key, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.table import TableTransaction
 from dagster_ckpt.spark.sink.positions import named
@@ -24,14 +24,20 @@ class OthersAtWork:
     def why_not(self, shown: int, head: int | None) -> str:
         """Return why the table cannot go from what it shows to a head, because of others; empty: it can."""
         steps = (way(self._tree, shown, head) if head != shown else None) or _STAY
+        if why_other_key(self._place, steps, self._table.key):
+            return ""  # there is no way, which is told of them all
         ways = {shown: _STAY, **({} if head is None or steps is _STAY else {head: steps})}
         for at, path in ways.items():
-            number, rows = self._images.gone(shown_publishes(self._tree, at), path)
+            number, rows = self._images.gone(self._shown(at), path)
             if rows:
                 return why_removed(
                     f"{counted(rows, 'row')} that checkpoint {number} published are gone", self._place
                 )
         return self._why_changed(steps, head)
+
+    def _shown(self, head: int | None) -> list[Publish]:
+        """Return the publishes shown at a head, without those by another key: theirs are not found by this one."""
+        return [one for one in shown_publishes(self._tree, head) if not other_key([one], self._table.key)]
 
     def _why_changed(self, steps: UndoPath, head: int | None) -> str:
         """Say so of a row that the way would overwrite, or bring back as our publishes never wrote it."""
@@ -42,12 +48,24 @@ class OthersAtWork:
                 f"the row with {row} of {self._place} was changed by somebody else, which going back to {named(head)} "
                 f"would undo: give it the values again that {there} has, {_OR}"
             )
-        if row := self._images.changed(shown_publishes(self._tree, head), steps, steps.undo):
+        if row := self._images.changed(self._shown(head), steps, steps.undo):
             return (
                 f"the row with {row} of {self._place} was changed by somebody else before a later publish, so that it "
                 f"is not kept as {named(head)} showed it: choose another checkpoint, {_OR}"
             )
         return ""
+
+
+def why_other_key(place: str, steps: UndoPath, key: tuple[str, ...]) -> str:
+    """Return why no cut is gone to over publishes by another key than the sink's; empty: there are none."""
+    other = other_key((*steps.undo, *steps.redo), key)
+    if other is None or other.key is None:
+        return ""
+    return (
+        f"the rows of checkpoint {other.checkpoint_id} went to {place} by the key {list(other.key)}, and the sink has "
+        f"{f'the key {list(key)}' if key else 'none'} now: choose a later checkpoint, give it that key again, or begin "
+        "without state (restore_from: none)"
+    )
 
 
 def why_removed(what: str, place: str) -> str:

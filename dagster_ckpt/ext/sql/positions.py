@@ -65,6 +65,7 @@ class Positions:
             Column("through_batch", BigInteger),
             Column("change", Text, nullable=False),
             Column("rows", BigInteger),
+            Column("key_columns", Text),
             Column("format_version", Integer, nullable=False, default=1),
         )
 
@@ -139,6 +140,7 @@ class Positions:
                 through_batch=row.through_batch,
                 change=RowChange(row.change),
                 rows=row.rows,
+                key=None if row.key_columns is None else tuple(parse_json(row.key_columns)),
             )
             for row in found
         }
@@ -155,6 +157,7 @@ class Positions:
                 through_batch=publish.through_batch,
                 change=publish.change.value,
                 rows=publish.rows,
+                key_columns=json.dumps(publish.key),
             )
         )
 

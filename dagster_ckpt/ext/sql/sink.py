@@ -24,7 +24,7 @@ from dagster_ckpt.ext.sql.history import (
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
-from dagster_ckpt.ext.sql.others import OthersAtWork, why_removed
+from dagster_ckpt.ext.sql.others import OthersAtWork, why_other_key, why_removed
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -139,8 +139,8 @@ class SqlSink(StagedSink):
                 f"table {self.place} was removed, and its rows with it: bring it back from a backup, or read all data "
                 "again (restore_from: none)"
             )
-        if way(tree, before.head, head) is not None:
-            return ""
+        if (found := way(tree, before.head, head)) is not None:
+            return "" if cut is None else why_other_key(self.place, found, self.context.key)
         return (
             f"{self.place} shows {named(before.head)}, and the rows between it and {named(head)} are not kept: "
             "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
@@ -273,6 +273,8 @@ class SqlSink(StagedSink):
                 f"{self.place} shows checkpoint {now}, and what it would take to show {wanted} is not kept: load a "
                 "newer checkpoint, or the newest rows"
             )
+        if why := why_other_key(self.place, steps, self.context.key):
+            raise InvalidRequest(why)
         return Images(self._table(connection)).query(steps)
 
     def describe(self) -> SinkDescription:
@@ -326,14 +328,18 @@ class SqlTransaction:
         steps = way(self._sink.positions.tree(self._connection), before.head, head)
         if steps is None:
             raise Corrupt(f"{self._sink.place}: publishes between {before.head} and {head} are gone")
-        images = Images(self._table)
-        images.fit()
+        Images(self._table).fit()
         for publish in steps.undo:
-            images.undo(publish.checkpoint_id, publish.change)
+            self._images_of(publish).undo(publish.checkpoint_id, publish.change)
         for publish in steps.redo:
-            images.redo(publish.checkpoint_id, publish.change)
+            self._images_of(publish).redo(publish.checkpoint_id, publish.change)
         self._position = replace(before, head=head, through_batch=steps.through_batch)
         return self._position
+
+    def _images_of(self, publish: Publish) -> Images:
+        """Return the side tables by the key that the publish went by."""
+        key = self._table.key if publish.key is None else publish.key
+        return Images(TableTransaction(self._connection, self._table.name, key))
 
     @property
     def _usual_change(self) -> RowChange:
@@ -371,6 +377,7 @@ class SqlTransaction:
             parent_through=before.through_batch if before is not None else None,
             through_batch=position.through_batch,
             change=change,
+            key=self._table.key,
             rows=self._table.count() if change is RowChange.REPLACED else rows,
         )
         self._sink.positions.add(self._connection, publish)

@@ -386,6 +386,39 @@ def test_a_table_goes_back_over_many_publishes_and_a_column_that_others_added(
     assert len(run_sql("SELECT * FROM orders WHERE note = 'none'")) == (3 if key else last)
 
 
+@pytest.mark.parametrize("key", [("v",), ()])
+def test_publishes_by_another_key_are_undone_by_theirs(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...]
+) -> None:
+    """By the key of now nothing was found of theirs: begun without state, a table kept its rows; a restore called them
+    removed by somebody else, or failed with the database's own words.
+    """
+    run_sql("CREATE TABLE orders (k BIGINT, v BIGINT)")
+    run_sql("CREATE UNIQUE INDEX by_k ON orders (k)")
+    context = context_in(tmp_path, FIRST, key=("k",))
+    was = SqlSink(SqlTable(url, keep_before_images=True), context)
+    was.publish([staged(context.work_dir, 0, LONGS, [(1, 10)])], permit(1))
+    was.publish([staged(context.work_dir, 1, LONGS, [(1, 20), (2, 5)])], permit(2))
+    run_sql("DROP INDEX by_k")
+    run_sql("CREATE UNIQUE INDEX by_v ON orders (v)")
+    now = SqlSink(SqlTable(url, keep_before_images=True), replace(context, key=key))
+    now.publish([staged(context.work_dir, 2, LONGS, [(3, 30)])], permit(3))
+    for kept in (3, 2):
+        assert now.cannot_roll_back(cut_at(now, kept)) == ""
+        now.roll_back(cut_at(now, kept), LaterRows.SET_ASIDE)
+        assert sorted(run_sql("SELECT k, v FROM orders"))[:2] == [(1, 20), (2, 5)]
+    said = r"rows of checkpoint 2 went to .* by the key \['k'\], and the sink has .* now: choose a later checkpoint"
+    assert re.search(said, now.cannot_roll_back(cut_at(now, 1)))
+    for act in (now.rows, lambda cut: now.roll_back(cut, LaterRows.SET_ASIDE)):
+        with pytest.raises(InvalidRequest, match=said):
+            act(cut_at(now, 1))
+    fork = context_in(tmp_path, FIRST, pipeline="fork", name="copies", key=key)
+    with pytest.raises(InvalidRequest, match=r"were written by the key \['k'\]"):
+        SqlSink(SqlTable(url, "copies"), fork).refuse_fork(cut_at(now, 2))
+    now.roll_back(None, LaterRows.SET_ASIDE)
+    assert run_sql("SELECT k, v FROM orders") == []
+
+
 # --- who writes, and what is kept ---------------------------------------------------------------------------------
 
 
