@@ -212,7 +212,7 @@ class SinksAtStart:
         )
 
     def refuse_forks(self, cuts: Mapping[StageUid, SinkCut]) -> None:
-        """Raise where a sink of a fork cannot begin with such rows, or they were staged for another definition of it."""
+        """Raise where a sink of a fork cannot begin with such rows, or they were staged for another one."""
         for uid, cut in cuts.items():
             self.sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
             self.sinks.of(uid).refuse_fork(cut)

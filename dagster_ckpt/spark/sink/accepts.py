@@ -242,7 +242,10 @@ class Accepts:
 
     def refuse_columns(self, place: str, schema: str) -> None:
         """Raise InvalidRequest, naming the column, where rows of this schema (Spark's JSON) cannot be held at all."""
-        _refuse_fields(self, place, parse_json(schema)["fields"], "")
+        fields = parse_json(schema)["fields"]
+        if not fields:
+            raise InvalidRequest(f"the rows of {place} have no column: select some in the sink's function")
+        _refuse_fields(self, place, fields, "")
 
     def rules(self, schema: str) -> tuple[RowRule, ...]:
         """Return the rules for every row of this schema (Spark's JSON); none where no type can be wrong."""
@@ -291,6 +294,11 @@ def _refuse_type(accepts: Accepts, place: str, path: str, kind: Any) -> None:
             "text (to_json), in the sink's function"
         )
     match kind:
+        case {"type": "struct", "fields": []}:
+            raise InvalidRequest(
+                f"column {path!r} has a struct without fields, which no file of staged rows can hold: leave it out of "
+                f"the rows of {place}, or give it a field"
+            )
         case {"type": "struct", "fields": fields}:
             _refuse_fields(accepts, place, fields, f"{path}.")
         case {"type": "array", "elementType": element}:

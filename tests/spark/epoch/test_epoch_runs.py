@@ -212,6 +212,13 @@ def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab:
     assert not lab.run(broken, restore_from=str(location), fork=True).success
     result = lab.run(fork)  # tried again by its store alone
     assert result.success, failure_text(result)
+    feed.order(("bob", 60))
+    newest = lab.record(pipeline).completed[-1].location.uri
+    again = lab.run(fork, restore_from=newest, fork=True)
+    assert "has rows already: give the fork a table of its own" in failure_text(again)
+    # Its next run went on from the refused snapshot: a state that had read rows which its own table does not have.
+    for one in (fork, pipeline):
+        assert lab.run(one).success
     assert read_lines(fork_tables) == feed.expected_lines()
     assert read_totals(fork_tables) == feed.expected_totals()
     check_tables(lab, feed)

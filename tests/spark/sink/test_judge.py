@@ -146,6 +146,8 @@ ACCEPTS = Accepts(
         ("v", {"type": "map", "keyType": "long", "valueType": "long"}, "'v' is map"),
         ("v", {"type": "array", "elementType": "void"}, "'v' is void"),
         ("v", STRUCT, r"'v\.a' is there twice, as 'a' and 'A'"),
+        ("v", {"type": "struct", "fields": []}, "'v' has a struct without fields"),
+        ("v", {"type": "array", "elementType": {"type": "struct", "fields": []}}, "'v' has a struct without"),
         ("v;", "long", "'v;' has a character that it refuses"),
         ("CTID", "long", "'CTID' is one of the columns that it has itself"),
         ("vvvvvé", "long", "has more than the 5 bytes"),
@@ -161,3 +163,5 @@ def test_columns_that_no_value_could_be_held_in_are_named_when_the_stage_starts(
         return
     with pytest.raises(InvalidRequest, match=said):
         ACCEPTS.refuse_columns("the table", schema)
+    with pytest.raises(InvalidRequest, match="have no column"):
+        ACCEPTS.refuse_columns("the table", '{"type":"struct","fields":[]}')
