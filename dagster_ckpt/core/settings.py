@@ -57,7 +57,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 def _spelled(name: str) -> str:
     """Return a name as a setting here is spelled: ``max-parallelism`` and ``maxParallelism`` are one."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-    for folder in (CHECKPOINTING, RECOVERY, "state.backend."):
+    for folder in (CHECKPOINTING, RECOVERY, "state.backend.", "state."):
         apart = apart.removeprefix(folder)
     return re.sub(r"[.\s-]", "_", apart.strip()).lower()
 

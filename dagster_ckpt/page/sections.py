@@ -144,7 +144,7 @@ def _stage_row(
 
 
 def _finished(position: StagePosition) -> str:
-    return '<div class="k">finished</div>' if position.is_finished else ""
+    return '<div class="k">FINISHED</div>' if position.is_finished else ""
 
 
 def _times(metrics: SnapshotMetrics) -> list[str]:

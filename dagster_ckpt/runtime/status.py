@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+from dagster_ckpt.core.checkpoint.line import newest_retained
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE, SUMMARY_WINDOW, StatisticsSnapshot
@@ -25,7 +27,9 @@ from dagster_ckpt.core.outcomes import (
     TriggerOutcome,
 )
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.errors import NotFound
+from dagster_ckpt.core.restore.choice import Adopt, Restore, RestoreDecision
+from dagster_ckpt.core.restore.finished_state import staying_finished
+from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.runtime.effects import make_permit
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.stored import CheckpointLocation
@@ -33,6 +37,9 @@ from dagster_ckpt.runtime.stored import CheckpointLocation
 
 class CoordinatorView:
     """The questions of ``CheckpointCoordinator``."""
+
+    restored: RestoreDecision
+    """What the stages start from."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -49,6 +56,22 @@ class CoordinatorView:
     def epoch(self) -> CoordinatorEpoch:
         """Epoch of this attempt."""
         return self._engine.state.epoch
+
+    @property
+    def finished_before(self) -> frozenset[StageUid]:
+        """The stages that had finished in what the attempt goes on from, and do not run again."""
+        parts: dict[StageUid, bool] = {}
+        match self.restored:
+            case Restore(stages=stages):
+                parts = {match.uid: match.finished_on_restore for match in stages.matches}
+            case Adopt():
+                entry = newest_retained(self._engine.state.record)
+                with suppress(
+                    CheckpointError
+                ):  # storage that cannot be read keeps nothing that is here from going on
+                    known = () if entry is None else self._loop.metadata_of(entry).stages
+                    parts = {StageUid(part.uid): part.finished for part in known}
+        return staying_finished(parts)
 
     @property
     def lineage(self) -> str:

@@ -70,7 +70,7 @@ def test_list_and_show_say_what_a_snapshot_is_kept_for(world: World, run: Progra
     )
     shown = run("show", "savepoint-3", "-p", "sales").stdout
     assert "kept: for you, until it is disposed of" in shown
-    assert "slow (finished)" in shown
+    assert "slow (FINISHED)" in shown
 
 
 def test_list_shows_pipelines_history_and_the_storage_alone(world: World, run: Program, base: Path) -> None:

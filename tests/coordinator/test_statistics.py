@@ -7,8 +7,10 @@ from typing import Unpack
 import pytest
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus, summarize
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
+from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
 from tests.coordinator.scenarios import two
@@ -37,6 +39,39 @@ def test_a_failure_without_a_checkpoint_counts_as_total_and_failed() -> None:
     h.finish("b")
     h.trigger()
     assert (h.statistics.counts.total, h.statistics.counts.failed) == (1, 1)
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["one_process", "another_completes_it"])
+def test_a_finished_stage_that_keeps_its_position_is_finished_in_plan_and_numbers(resumed: bool) -> None:
+    """Spark would read everything again without it (Flink's finished tasks hold nothing): no task acknowledges."""
+    h = two(tolerable_failed_checkpoints=0)
+    a = StageUid("a")
+    h.coordinator.report_stage(a, StageStatus.FINISHED, keeps_position=True)
+    cp = h.checkpoint()
+    plan = h.plan(cp)
+    assert (plan["finished"], plan["trigger"]) == ({"a": [0]}, {"b": [0]})
+    h.clock.advance(1.0)
+    if resumed:
+        h = h.another_process()
+    assert h.acknowledge_stage(
+        cp, "a", finished=True, offsets={"0": "7"}, metrics=SnapshotMetrics(bytes_full=3)
+    ) is (AcknowledgeResult.SUCCESS)
+    [row] = h.statistics.history
+    of_a = next(stage for stage in row.stages if stage.uid == "a")
+    assert (of_a.finished, of_a.acknowledged, of_a.subtasks) == (True, 1, 1)
+    assert (of_a.latest_ack_at, of_a.metrics.bytes_full) == (row.triggered_at, 3)
+    assert h.outstanding(cp) == {"b": [0]}
+    h.acknowledge_stage(cp, "b")
+    part = h.metadata(cp).stage("a")
+    assert part is not None
+    assert (part.finished, part.offsets) == (True, {"0": "7"})
+
+
+def test_a_position_that_cannot_be_stored_fails_the_run_as_any_part_does() -> None:
+    h = two(tolerable_failed_checkpoints=0)
+    h.coordinator.report_stage(StageUid("a"), StageStatus.FINISHED, keeps_position=True)
+    h.decline(h.checkpoint(), "a")
+    assert h.job_failures
 
 
 def test_every_subtask_has_its_numbers() -> None:

@@ -93,9 +93,9 @@ def test_it_tells_counts_what_is_waited_for_and_what_can_be_restored(world: Worl
         "savepoint-000003, stage by stage", "<summary>2 subtasks",
     ):  # fmt: skip
         assert said in html, said
-    assert ">finished<" not in html
+    assert ">FINISHED<" not in html
     ended = tuple(replace(position, is_finished=True) for position in page.positions)
-    assert ">finished<" in page_html(replace(page, positions=ended))
+    assert ">FINISHED<" in page_html(replace(page, positions=ended))
 
 
 def test_with_dagster_runs_and_restores_are_links(world: World) -> None:

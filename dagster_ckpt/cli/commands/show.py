@@ -176,7 +176,7 @@ def _show_snapshot(
     columns = ("stage", "batch>", "parts>", "size>", "new>", "files>", "offsets")
     rows = [
         (
-            f"{s.uid} (finished)" if s.finished else s.uid,
+            f"{s.uid} (FINISHED)" if s.finished else s.uid,
             "-" if s.batch_id is None else str(s.batch_id),
             str(s.parallelism),
             size(s.metrics.bytes_full),

@@ -133,7 +133,7 @@ class PendingState:
     phase: Phase
     plan: CheckpointPlan
     stages: Mapping[StageUid, StageProgress]
-    """The stages that must acknowledge."""
+    """The stages whose part is awaited."""
     deadline: float
     """Monotonic time at which it expires."""
     deadline_at: float
@@ -209,7 +209,11 @@ def resume_progress(pending: PendingRecord, tasks: TaskTable, *, deadline: float
     """
     parts = {StageUid(s.uid): s for s in pending.stages}
     before = {uid: _finished_mask(s, tasks.stage(uid).everyone) for uid, s in parts.items()}
-    wait = {uid: tasks.stage(uid).everyone & ~before[uid] for uid, s in parts.items() if not s.finished}
+    wait = {
+        uid: everyone if s.keeps_position else everyone & ~before[uid]
+        for uid, s in parts.items()
+        if (everyone := tasks.stage(uid).everyone) and (s.keeps_position or not s.finished)
+    }
     finished = {uid: mask for uid, mask in before.items() if mask}
     fully = frozenset(uid for uid, s in parts.items() if s.finished)
     return PendingState(

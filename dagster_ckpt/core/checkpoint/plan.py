@@ -20,9 +20,9 @@ class CheckpointPlan:
     trigger: Mapping[StageUid, int]
     """Roots of what still runs: they get the barrier from the coordinator."""
     wait: Mapping[StageUid, int]
-    """Those that must acknowledge, and that are notified when it is over (Flink: tasks to commit to)."""
+    """Those whose part is awaited, and that are notified when it is over (Flink: tasks to commit to)."""
     finished: Mapping[StageUid, int]
-    """Those that had finished when the plan was made: nothing is expected of them."""
+    """Those that had finished when the plan was made: in ``wait`` too only where their host keeps their position."""
     fully_finished: frozenset[StageUid] = frozenset()
     """Stages of which every subtask had finished."""
 
@@ -51,7 +51,7 @@ def calculate_plan(
             return NotPossible(
                 f"Subtask {index} of stage {stage.uid!r} has finished, and checkpoints_after_tasks_finish is off."
             )
-    wait = {s.uid: mask for s in graph.topological if (mask := tasks.stage(s.uid).running)}
+    wait = {s.uid: mask for s in graph.topological if (mask := tasks.stage(s.uid).giving)}
     if not wait:
         return NotPossible("Every stage has finished: there is nothing left to take a checkpoint of.")
     trigger = {uid: mask for uid in wait if (mask := _roots(graph, tasks, uid))}

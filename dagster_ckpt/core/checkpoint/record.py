@@ -59,7 +59,8 @@ class PendingStageRecord(Record):
     retries: int = 0
     """… or one of so many later ones: tries of its snapshot that were granted since."""
     finished: bool = False
-    """It had finished when the checkpoint was triggered: nothing is expected of it."""
+    """It had finished when the checkpoint was triggered: nothing is expected of it, but where it ended."""
+    keeps_position: bool = False
     finished_subtasks: tuple[int, ...] = ()
     """Those that had, where not all had: nothing is expected of these."""
     snapshot: StageSnapshot | None = None

@@ -54,6 +54,8 @@ class StageTasks:
     """Last report of each unready subtask."""
     numbers: Mapping[int, int] = field(default_factory=lambda: _NO_NUMBERS)
     """Try of each subtask that is not at its first."""
+    keeps_position: bool = False
+    """It has finished, and its host stores its last position with every checkpoint; Flink's holds nothing then."""
 
     @property
     def everyone(self) -> int:
@@ -86,7 +88,14 @@ class StageTasks:
         """Return which try of the subtask is current."""
         return self.numbers.get(subtask, 0)
 
-    def reported(self, whose: range, status: StageStatus, number: int | None) -> StageTasks:
+    @property
+    def giving(self) -> int:
+        """Mask of those whose part belongs to a checkpoint that is triggered now."""
+        return self.running | (self.finished if self.keeps_position else 0)
+
+    def reported(
+        self, whose: range, status: StageStatus, number: int | None, *, keeps_position: bool = False
+    ) -> StageTasks:
         """Return these subtasks after a report about some; after a try that is over, a new one begins."""
         mask = ((1 << len(whose)) - 1) << whose.start
         is_ready = status in (StageStatus.RUNNING, StageStatus.FINISHED)
@@ -101,6 +110,7 @@ class StageTasks:
             end_of_data=self.end_of_data & ~begun_again,
             statuses=statuses,
             numbers=self._numbers_after(whose, number, begun_again),
+            keeps_position=status is StageStatus.FINISHED and (keeps_position or self.keeps_position),
         )
 
     def _over(self) -> int:
@@ -140,11 +150,18 @@ class TaskTable:
             ) from None
 
     def reported(
-        self, uid: StageUid, status: StageStatus, *, subtask: int | None, number: int | None
+        self,
+        uid: StageUid,
+        status: StageStatus,
+        *,
+        subtask: int | None,
+        number: int | None,
+        keeps_position: bool = False,
     ) -> TaskTable:
         """Return the table after a report about one subtask, or about all (``subtask`` None)."""
         tasks = self.stage(uid)
-        changed = tasks.reported(self._indices(tasks, subtask), status, number)
+        whose = self._indices(tasks, subtask)
+        changed = tasks.reported(whose, status, number, keeps_position=keeps_position)
         return replace(self, stages={**self.stages, uid: changed})
 
     def at_end_of_data(self, uid: StageUid, *, subtask: int | None) -> TaskTable:

@@ -296,8 +296,9 @@ def declined(state: CoordinatorState, input: StageDeclined, now: Now) -> Decisio
 
 
 def _scope_of(state: CoordinatorState, attempt: ExecutionAttempt) -> FailureScope:
-    status = state.tasks.stage(attempt.stage).status_of(attempt.subtask)
-    return FailureScope.ENDED_TASK if status.is_over else FailureScope.TASK
+    tasks = state.tasks.stage(attempt.stage)
+    is_over = tasks.status_of(attempt.subtask).is_over and not tasks.keeps_position
+    return FailureScope.ENDED_TASK if is_over else FailureScope.TASK
 
 
 def _is_outdated(state: CoordinatorState, stage: StageProgress | None, attempt: ExecutionAttempt) -> bool:

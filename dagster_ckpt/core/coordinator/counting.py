@@ -87,13 +87,14 @@ def remembered(state: CoordinatorState, statistics: CheckpointStatistics) -> Coo
 
 def _stage(part: PendingStageRecord, progress: PendingState, triggered_at: float) -> StageStatistics:
     stage = progress.stages.get(StageUid(part.uid))
-    if stage is None:
+    if stage is None or part.finished:
         before = _finished_before(StageUid(part.uid), progress, triggered_at)
         return StageStatistics(
             uid=part.uid,
             subtasks=len(before),
             acknowledged=len(before),
             latest_ack_at=triggered_at if before else None,
+            metrics=SnapshotMetrics() if part.snapshot is None else part.snapshot.metrics,
             details=before,
             finished=True,
         )

@@ -55,6 +55,8 @@ class StageReported:
     status: StageStatus
     subtask: int | None
     number: int | None
+    keeps_position: bool = False
+    """It has FINISHED, and its host goes on storing the position it ended at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,7 @@ def _pending_record(
                 uid=stage.uid,
                 number=state.tasks.stage(stage.uid).number_of(0),
                 finished=stage.uid in plan.fully_finished,
+                keeps_position=state.tasks.stage(stage.uid).keeps_position,
                 finished_subtasks=_partly_finished(plan, stage.uid),
             )
             for stage in state.graph.topological

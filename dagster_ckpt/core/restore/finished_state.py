@@ -16,6 +16,14 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 
 
+def staying_finished(parts: Mapping[StageUid, bool]) -> frozenset[StageUid]:
+    """Return the stages that do not run again, of those of a snapshot and whether each had finished.
+
+    None where all had: that run was over, and the next is another one, which reads what has come since.
+    """
+    return frozenset(() if all(parts.values()) else (uid for uid, finished in parts.items() if finished))
+
+
 class FinishedState(StrEnum):
     """Finished state of one operator's subtasks."""
 

@@ -115,7 +115,7 @@ def stage_table(stages: Sequence[StageSnapshot]) -> dg.MarkdownMetadataValue:
         ("stage", "batch", "subtasks", "size", "new", "alignment", "sync", "async"),
         (
             (
-                f"`{s.uid}`",
+                f"`{s.uid}` (FINISHED)" if s.finished else f"`{s.uid}`",
                 "-" if s.batch_id is None else str(s.batch_id),
                 str(s.parallelism),
                 size(s.metrics.bytes_full),

@@ -58,12 +58,7 @@ class InstantCuts:
             return frozenset()
         if self.has_hooks or trigger.options.kind.is_savepoint:
             return frozenset()  # both are about what the sources had read when the checkpoint was triggered
-        begun: set[StageUid] = set()
-        roots = {attempt.stage for attempt in trigger.attempts}
-        for part in _parts(workers):
-            if all(worker.inputs or uid in roots for uid, worker in part.items()):
-                begun |= self._take_part(trigger, part)
-        return frozenset(begun)
+        return frozenset[StageUid]().union(*(self._take_part(trigger, part) for part in _parts(workers)))
 
     def _take_part(self, trigger: TriggerStages, part: Workers) -> frozenset[StageUid]:
         try:

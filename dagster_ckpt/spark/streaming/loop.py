@@ -75,6 +75,8 @@ class BarrierLoop:
     ) -> None:
         """``order``: stages after their inputs, so that a barrier may pass the whole graph in one look."""
         self.workers = workers
+        for worker in workers.values():
+            worker.feeders = [workers[upstream] for upstream in worker.inputs]
         self._cuts = cuts
         self._order = tuple(order)
         self._has_channels = any(worker.inputs for worker in workers.values())
@@ -181,7 +183,7 @@ class BarrierLoop:
             )
 
     def _without_instant_cut(self, trigger: TriggerStages) -> list[StageUid]:
-        """Cut at once what can be; return the sources whose barriers are to flow.
+        """Cut at once what can be; return the sources whose barriers are to flow, through finished stages as well.
 
         While other barriers flow these do too: they must come behind them at every stage.
         """
@@ -193,7 +195,7 @@ class BarrierLoop:
             except Exception as error:  # as in ``step``
                 self._on_error(self._order[0], error)
                 self._stopping.set()
-        return [uid for uid in dict.fromkeys(a.stage for a in trigger.attempts) if uid not in cut]
+        return [uid for uid, worker in workers.items() if not worker.inputs and uid not in cut]
 
     def _forget(self, number: CheckpointId) -> None:
         self._pending_since.pop(number, None)

@@ -20,7 +20,7 @@ class RunningStageProgress:
 
     uid: StageUid
     status: str
-    """running | ended (a bounded source) | held | failed."""
+    """running | held | ended (all its input has, and is processed) | finished (and a checkpoint has that)."""
     batch_id: int | None = None
     """Last committed micro-batch."""
     rows_per_second: float = 0.0

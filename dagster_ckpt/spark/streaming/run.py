@@ -37,7 +37,7 @@ from dagster_ckpt.spark.streaming.running_stage import (
     StreamingSettings,
     stop_stages,
 )
-from dagster_ckpt.spark.streaming.sources import BacklogReporter, InputExhausted
+from dagster_ckpt.spark.streaming.sources import BacklogReporter, EndOfInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,18 +112,19 @@ class StreamingRun:
     _ends: queue.SimpleQueue[RunEnd] = field(default_factory=queue.SimpleQueue)
     _finished: set[StageUid] = field(default_factory=set)
     _next_cut: float = 0.0
-    _exhausted: InputExhausted | None = None
     _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
     _threads: ReusedThreads = field(default_factory=lambda: ReusedThreads("snapshot"))
     _backlog: BacklogReporter = field(init=False)
+    _end_of_input: EndOfInput = field(init=False)
     _backpressure: CommitBackpressure = field(init=False)
     _executors: ExecutorWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._executors = ExecutorWatch(self.spark)
         self._backlog = BacklogReporter(self.coordinator)
+        self._end_of_input = EndOfInput(self.stages)
         longest = longest_commit(self.coordinator.config)
         self._backpressure = CommitBackpressure(longest=longest, reporter=self.reporter, clock=self.clock)
 
@@ -165,8 +166,9 @@ class StreamingRun:
             reporter=self.reporter,
             every=self.settings.tidy_tables_every,
         )
+        finished = self._finished_before()
         for uid in order:
-            self.stages[uid].start(self.spark, self.settings)
+            self.stages[uid].start(self.spark, self.settings, is_finished=uid in finished)
             self._wait_for_sources(at_most=self.settings.starting_at_once)
         self._wait_for_sources(at_most=0)
         self.gateway.loop = self.loop
@@ -174,9 +176,30 @@ class StreamingRun:
         self.gateway.interval = effective_interval(self.coordinator.config)
         self.loop.start()
         for uid in order:
-            self.coordinator.report_stage(uid, StageStatus.RUNNING)
+            if uid in finished:
+                self._tell_finished(self.stages[uid])
+            else:
+                self.coordinator.report_stage(uid, StageStatus.RUNNING)
         self.poller.start()
         self.is_started.set()
+
+    def _finished_before(self) -> frozenset[StageUid]:
+        """Return the stages that have finished in what the attempt goes on from: no source feeds them any more.
+
+        Source: operators that are finished on restore (SAO#testStateWithFullyFinishedOperators).
+        """
+        known, found = self.coordinator.finished_before, set[StageUid]()
+        for uid, stage in self.stages.items():
+            inputs = stage.worker.inputs
+            if uid not in known or not (found.issuperset(inputs) if inputs else stage.is_bounded):
+                continue
+            found.add(uid)
+            if not inputs:
+                self.reporter.info(
+                    f"source {uid} has FINISHED in an earlier run, so this stream does not read it again: an epoch "
+                    "reads what has come to it since"
+                )
+        return frozenset(found)
 
     def _wait_for_sources(self, *, at_most: int) -> None:
         """Every reader of a channel starts a Python process, which Spark gives ten seconds: too many at once fail."""
@@ -268,13 +291,32 @@ class StreamingRun:
         return None
 
     def _source_ended(self, stage: RunningStage) -> None:
-        """Barriers pass an ended source, whose part is finished; told to the coordinator, it refuses checkpoints."""
+        """Barriers pass an ended source, its part is finished; told at once where checkpoints are refused from now."""
         if stage.is_ended:
             return
         stage.worker.is_ended = True
-        if self._checkpoints_after_end:
+        if not self._checkpoints_after_end:
+            self._tell_finished(stage)
+
+    def _look_at_ends(self) -> None:
+        """End the stages that have processed the last row; those are FINISHED whose end a checkpoint has.
+
+        Source: a task waits for the first checkpoint after its end of data (STF#testWaitingForFinalCheckpoint).
+        """
+        self._end_of_input.look()
+        newest = self.loop.newest_complete
+        for stage in self.stages.values():
+            if newest is not None and not stage.has_finished and stage.worker.has_finished_in(newest):
+                with suppress(CheckpointError):  # a store that cannot be asked is told with the next look
+                    self._tell_finished(stage)
+
+    def _tell_finished(self, stage: RunningStage) -> None:
+        keeps = self._checkpoints_after_end
+        self.coordinator.report_stage(stage.uid, StageStatus.FINISHED, keeps_position=keeps)
+        stage.has_finished = True
+        if keeps:
+            self.reporter.info(f"{self.pipeline.title(stage.uid)} is FINISHED")
             return
-        self.coordinator.report_stage(stage.uid, StageStatus.FINISHED)
         if not all(one.is_ended for one in self.stages.values() if not one.worker.inputs):
             self.reporter.warn(
                 f"source {stage.uid} has ended, and checkpoints_after_tasks_finish is off: this stream takes no "
@@ -324,7 +366,8 @@ class StreamingRun:
 
         A stop-with-savepoint that was asked for meanwhile is waited for: who asked gets the savepoint.
         """
-        if self.coordinator.is_stopping or not self._is_exhausted():
+        self._look_at_ends()
+        if self.coordinator.is_stopping or not self._end_of_input.is_reached:
             return None
         if not self._checkpoints_after_end:
             return EndOfData(None)
@@ -341,14 +384,6 @@ class StreamingRun:
             self._final_at = now + FINAL_CHECKPOINT_EVERY
             self.coordinator.trigger(CheckpointRequest(note="final checkpoint"))
         return None
-
-    def _is_exhausted(self) -> bool:
-        if not all(stage.is_ended for stage in self.stages.values() if not stage.worker.inputs):
-            return False
-        if self._exhausted is None:
-            self._exhausted = InputExhausted(list(self.stages.values()))
-            self._exhausted.start()
-        return self._exhausted.is_set
 
     # --- the end ----------------------------------------------------------------------------------------------
 

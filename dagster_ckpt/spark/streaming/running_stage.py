@@ -81,6 +81,8 @@ class RunningStage:
     worker: StageWorker
     gate: BatchGate
     is_bounded: bool
+    has_finished: bool = False
+    """The coordinator knows it as FINISHED: a completed checkpoint has its last position."""
     is_over: bool = False
     """Stopped for good, because the run stops with a savepoint."""
     meter: BatchMeter = field(default_factory=BatchMeter)
@@ -144,8 +146,18 @@ class RunningStage:
         bounded = stage_query.stage.boundedness is Boundedness.BOUNDED
         return cls(uid=uid, stage_query=stage_query, worker=worker, gate=gate, is_bounded=bounded)
 
-    def start(self, spark: SparkSession, settings: StreamingSettings) -> None:
-        """Start the query. Raises InvalidRequest for a function that returns no streaming DataFrame."""
+    def start(self, spark: SparkSession, settings: StreamingSettings, *, is_finished: bool = False) -> None:
+        """Start the query. Raises InvalidRequest for a function that returns no streaming DataFrame.
+
+        ``is_finished``: what was restored has the stage as finished. A source reads nothing then, and who reads it
+        needs its columns only; any other stage passes barriers on.
+        """
+        if is_finished:
+            self.worker.is_ended = True
+            self.worker.finished_from = CheckpointId(0)
+            if not self.worker.inputs:
+                self.stage_query.planned(spark)
+                return
         self.starts += 1
         self.worker.batches_kept = int(str(spark.conf.get("spark.sql.streaming.minBatchesToRetain")))
         if self.is_bounded:
@@ -167,7 +179,7 @@ class RunningStage:
 
     @property
     def is_ended(self) -> bool:
-        """True for a bounded source whose query has come to its end; barriers pass it all the same."""
+        """True where it has processed all rows that it will ever get; barriers pass it all the same."""
         return self.worker.is_ended
 
     @property

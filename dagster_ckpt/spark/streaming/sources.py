@@ -1,10 +1,10 @@
-"""Sources of a running stream: which have a backlog, and when everything behind those that ended is processed."""
+"""Sources of a running stream: which have a backlog, and which stages end because all their inputs have."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -66,45 +66,33 @@ def is_behind(progress: dict[str, Any]) -> bool:
     return any(s.get("latestOffset") not in (None, s.get("endOffset")) for s in sources)
 
 
-_LOOK_EVERY = 0.05
+class EndOfInput:
+    """Ends the stages whose inputs have all ended, once they have processed everything."""
 
-
-class InputExhausted:
-    """Waits, stage after stage, in a thread of its own; to be started once every source has ended."""
-
-    def __init__(self, stages: Sequence[RunningStage]) -> None:
+    def __init__(self, stages: Mapping[StageUid, RunningStage]) -> None:
         """``stages``: inputs before their readers."""
         self._stages = stages
-        self._done = threading.Event()
+        self._asked: set[StageUid] = set()
 
-    def start(self) -> None:
-        """Begin to wait."""
-        threading.Thread(target=self._wait, name="end-of-data", daemon=True).start()
+    def look(self) -> None:
+        """Look for stages that have nothing left to read; whether a batch follows all the same, Spark is asked."""
+        for uid, stage in self._stages.items():
+            inputs = stage.worker.inputs
+            if not inputs or stage.is_ended or uid in self._asked:
+                continue
+            if all(self._stages[one].is_ended for one in inputs) and stage.is_active and stage.is_quiet():
+                self._asked.add(uid)
+                threading.Thread(target=self._ask, args=(stage,), name="end-of-data", daemon=True).start()
 
     @property
-    def is_set(self) -> bool:
+    def is_reached(self) -> bool:
         """True when no stage has anything left to do."""
-        return self._done.is_set()
+        return all(stage.is_ended for stage in self._stages.values())
 
-    def _wait(self) -> None:
+    def _ask(self, stage: RunningStage) -> None:
+        """Wait until Spark finds no further batch, with data or without: nothing is added to its inputs meanwhile."""
         with suppress(Exception):  # a query that fails meanwhile is its supervisor's to see
-            for stage in self._stages:
-                if not self._finish(stage):
-                    return
-            self._done.set()
-
-    def _finish(self, stage: RunningStage) -> bool:
-        """Wait until the stage has read everything; then until Spark finds no further batch, with data or without.
-
-        The inputs of the stage are finished, so nothing is added to their rows meanwhile.
-        """
-        if stage.is_ended:
-            return True
-        pause = threading.Event()
-        while not stage.is_quiet():
-            if not stage.is_active:
-                return False
-            pause.wait(_LOOK_EVERY)
-        if stage.query is not None:
+            assert stage.query is not None, "it is active"
             stage.query.processAllAvailable()
-        return True
+            stage.worker.is_ended = True
+        self._asked.discard(stage.uid)

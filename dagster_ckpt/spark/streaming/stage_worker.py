@@ -6,7 +6,7 @@ Used by the barrier loop's thread only; snapshots run in threads of their own an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
@@ -111,13 +111,15 @@ class StageWorker:
     induced: InducedBarriers | None = None
     """Of a source that decides itself where barriers fall."""
     batches_kept: int = BATCHES_KEPT
-    """Batches that Spark keeps of the query, as its session says."""
     keeps_rows: bool = False
     """A table shows rows of its batches."""
     begins_at: LogPosition = FIRST_POSITION
     """End of its log when the attempt began: what lies before may be in-flight data that was put back."""
     is_ended: bool = False
-    """Its query has read all rows of a bounded source: a cut behind its last batch is that of a finished stage."""
+    """It has processed all rows of a bounded source, or of inputs that have ended: no row follows its last batch."""
+    finished_from: CheckpointId | None = None
+    """First checkpoint whose cut lies behind all its rows, and those of all its inputs; so do all later ones."""
+    feeders: Sequence[StageWorker] = ()
     subtask: SubtaskCheckpoints = field(default_factory=SubtaskCheckpoints)
     _begun: dict[CheckpointId, _BegunCheckpoint] = field(default_factory=dict)
     _waiting: list[Trigger] = field(default_factory=list)
@@ -131,7 +133,7 @@ class StageWorker:
             config=self.config,
             batches=self.batches,
             inputs=self.inputs,
-            was_aborted=self._was_aborted,
+            was_aborted=lambda number: self.subtask.was_aborted(number),  # noqa: PLW0108 - it is replaced
             decided=self._act,
         )
 
@@ -218,9 +220,6 @@ class StageWorker:
             self._begin(number, options, _BegunCheckpoint(timestamp, None))
 
     # --- what the alignment decides ---------------------------------------------------------------------------
-
-    def _was_aborted(self, checkpoint_id: CheckpointId) -> bool:
-        return self.subtask.was_aborted(checkpoint_id)
 
     def _act(self, aligned: Aligned, now: float) -> None:
         match aligned:
@@ -342,7 +341,7 @@ class StageWorker:
                 input_positions=begun.chosen.input_positions,
                 output_position=position,
                 recording=begun.chosen.recording,
-                finished=self._has_finished(batch),
+                finished=self._is_finished_in(checkpoint_id, batch),
             )
         trigger = begun.trigger
         return Cut(
@@ -353,11 +352,15 @@ class StageWorker:
             recording=frozenset(StageUid(str(uid)) for uid in trigger.recording) if trigger else frozenset(),
             start_delay_ms=trigger.start_delay * 1e3 if trigger else 0.0,
             alignment_ms=(trigger.alignment or 0.0) * 1e3 if trigger else 0.0,
-            finished=self._has_finished(batch),
+            finished=self._is_finished_in(checkpoint_id, batch),
         )
 
-    def _has_finished(self, batch: BatchId | None) -> bool:
-        return self.is_ended and batch == self.log.last_batch()
+    def _is_finished_in(self, checkpoint_id: CheckpointId, batch: BatchId | None) -> bool:
+        """Judge by the inputs' cuts of the same checkpoint: a restore refuses a running stage before a finished one."""
+        is_fed = not all(feeder.has_finished_in(checkpoint_id) for feeder in self.feeders)
+        if self.finished_from is None and self.is_ended and not is_fed and batch == self.log.last_batch():
+            self.finished_from = checkpoint_id
+        return self.has_finished_in(checkpoint_id)
 
     def _release_inputs(self) -> None:
         """The savepoint that was to end the run failed: the stage goes on where it held still."""
@@ -365,6 +368,10 @@ class StageWorker:
         self.gate.open(Hold.SAVEPOINT)
 
     # --- questions --------------------------------------------------------------------------------------------
+
+    def has_finished_in(self, checkpoint_id: CheckpointId) -> bool:
+        """True where its part of that checkpoint is known to be a finished stage's."""
+        return self.finished_from is not None and checkpoint_id >= self.finished_from
 
     @property
     def most_batches_back(self) -> int:

@@ -100,7 +100,9 @@ def _stage(stage: RunningStage, seconds: float, now: float) -> RunningStageProgr
 
 
 def _status(stage: RunningStage) -> str:
-    if stage.is_ended or stage.is_over:
+    if stage.has_finished or stage.is_over:
+        return "finished"
+    if stage.is_ended:
         return "ended"
     return "held" if stage.gate.is_held else "running"
 

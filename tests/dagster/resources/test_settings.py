@@ -256,6 +256,10 @@ def test_restart_strategies_are_read_as_flink_writes_them() -> None:
         ({"checkpointin": {}}, "@checkpointed_pipeline: `checkpointin`: did you mean `checkpointing`\\?"),
         ({"num_retained": 3}, "`num_retained` says how checkpoints are taken: give it in `checkpointing`"),
         ({"checkpointing": {"num_retaned": 3}}, "`num_retaned`: did you mean `num_retained`\\?"),
+        (
+            {"checkpointing": {"checkpoints_dir": "/c"}},
+            "did you mean `checkpoint_dir`\\? It says where checkpoints live",
+        ),
         ({"checkpointing": {"restore_from": "x"}}, "`restore_from` says what a run starts from"),
     ],
 )

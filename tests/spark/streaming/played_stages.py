@@ -55,6 +55,13 @@ DIAMOND: Graph = {
     "sink": ("met",),
 }
 LINE: Graph = {"source": (), "left": ("source",), "right": ("left",), "sink": ("right",)}
+ONE_ENDS: Graph = {
+    "ends": (),
+    "follows": ("ends",),
+    "goes_on": (),
+    "met": ("follows", "goes_on"),
+    "sink": ("met",),
+}
 TWO_SOURCES: Graph = {"a": (), "b": (), "met": ("a", "b"), "sink": ("met",)}
 
 
@@ -262,9 +269,23 @@ class Play:
     def emit(self, rows: int = 1) -> None:
         """Let rows arrive at every source."""
         for query in self.queries.values():
-            if not query.inputs:
+            if not query.inputs and not self.loop.workers[query.uid].is_ended:
                 query.waiting += range(self.emitted, self.emitted + rows)
         self.emitted += rows
+
+    def end_what_can(self) -> None:
+        """End a source that has read everything, or a stage that has processed all rows of inputs that have ended."""
+        for uid in (StageUid("ends"), StageUid("follows")):
+            query, worker = self.queries[uid], self.loop.workers[uid]
+            rows_ahead = [
+                row
+                for one, log in query.logs.items()
+                for row in rows_between(log, query.position[one], log.end)
+            ]
+            is_busy = query.planned is not None or bool(query.waiting or rows_ahead)
+            worker.is_ended = not is_busy and all(feeder.is_ended for feeder in worker.feeders)
+            if not worker.is_ended:
+                return
 
     def trigger(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> CheckpointId:
         self.triggered += 1
@@ -353,6 +374,14 @@ class Play:
                     )
             assert cut.unaligned or not in_flight
         self.check_batches(number)
+
+    def check_finished(self, number: CheckpointId) -> None:
+        """What feeds a finished stage is finished; its part is behind all rows that it ever writes."""
+        for uid, query in self.queries.items():
+            cut = self.cuts[uid, number]
+            if cut.finished:
+                assert all(self.cuts[upstream, number].finished for upstream in query.inputs)
+                assert self._rows_through(uid, cut.batch_id) == self._rows_through(uid, BatchId(query.batch))
 
     def check_batches(self, number: CheckpointId) -> None:
         """A restore makes each stage go on behind its batch: its input's batches have written what it has read."""

@@ -22,7 +22,7 @@ from dagster_ckpt.spark.streaming.garbage import MIN_ENTRIES_TO_TRUNCATE, cut_lo
 from dagster_ckpt.spark.streaming.gate import Hold, InducedBarriers
 from dagster_ckpt.spark.streaming.loop import IsAborted
 from tests.properties import examples
-from tests.spark.streaming.played_stages import DIAMOND, TWO_SOURCES, Graph, Play, rows_between
+from tests.spark.streaming.played_stages import DIAMOND, ONE_ENDS, TWO_SOURCES, Graph, Play, rows_between
 from tests.sweeps import third
 
 MODES: dict[str, dict[str, Any]] = {
@@ -85,6 +85,28 @@ def test_the_part_of_a_bounded_source_is_finished_behind_its_last_batch(folder: 
     assert stage.completed() == [1, 2]
     assert [key for key, cut in stage.cuts.items() if cut.finished] == [("source", 2)]
     stage.check_everything_arrived()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finished_part_has_every_row_and_only_finished_parts_feed_it(folder: Path, mode: str) -> None:
+    """A restore refuses a finished stage behind a running one: the source ends between its own cut and its reader's."""
+    stage = play(folder, mode, ONE_ENDS)
+    stage.emit(2)
+    for move in (*["ends"] * 3, "trigger", "loop", "end", *["follows"] * 3, "end", "loop"):
+        _move(stage, move)
+    stage.run_down()
+    for _ in range(2):
+        stage.emit(4)
+        stage.run_down()
+        stage.end_what_can()
+        stage.trigger()
+        stage.run_down()
+    assert not stage.errors
+    assert stage.completed() == [1, 2, 3]
+    for number in stage.completed():
+        stage.check_cut(number)
+        stage.check_finished(number)
+    assert {uid for uid in stage.queries if stage.cuts[uid, CheckpointId(3)].finished} == {"ends", "follows"}
 
 
 @pytest.mark.slow
@@ -154,6 +176,8 @@ def _move(stage: Play, move: str) -> None:
         case "abort":
             if stage.pending:
                 stage.abort(max(stage.pending))
+        case "end":
+            stage.end_what_can()
         case "time":
             stage.clock.advance(0.03)
         case _:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint
 from dagster_ckpt.spark.streaming.watch import look
-from tests.spark.streaming.lab import StreamLab, until
+from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import (
     SCHEMA,
     Numbers,
@@ -88,38 +89,16 @@ def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(
     assert read_totals(lab.tables) == expected_totals(15)
 
 
-def test_barriers_pass_a_bounded_source_that_has_ended_while_another_goes_on(
+def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on(
     lab: StreamLab, tmp_path: Path
 ) -> None:
     few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
-
-    def read(spark, folder: Path):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(SCHEMA).option("maxFileAge", "9999d").json(str(folder))
-
-    @spark_source(boundedness="bounded")
-    def slow(spark):  # type: ignore[no-untyped-def]
-        return read(spark, few.folder).selectExpr("n", "'slow' AS path")
-
-    @spark_source
-    def fast(spark):  # type: ignore[no-untyped-def]
-        return read(spark, many.folder).selectExpr("n", "'fast' AS path")
-
-    @spark_stage
-    def met(slow, fast):  # type: ignore[no-untyped-def]
-        return fast.unionByName(slow)
-
-    @spark_sink
-    def rows(met):  # type: ignore[no-untyped-def]
-        return met
-
-    @checkpointed_pipeline(name="two")
-    def pipeline() -> None:
-        rows(met(slow(), fast()))
-
+    pipeline = one_that_ends(few.folder, many.folder)
     few.put(4)
     many.put(4)
     running = lab.start(pipeline)
-    until(lambda: running.service.current.stages[StageUid("slow")].is_ended, running)
+    until(lambda: finished_in(running.checkpoint()) == {"slow", "copied"}, running)
+    until(lambda: finished_now(running) == {"slow", "copied"}, running)
     for count in (8, 12):
         many.put(4)
         until(
@@ -129,21 +108,92 @@ def test_barriers_pass_a_bounded_source_that_has_ended_while_another_goes_on(
             ),
             running,
         )
-    assert set(read_rows(lab.tables).values()) == {1}
     found = running.checkpoint()
-    finished = {stage.uid: (stage.finished, bool(stage.offsets)) for stage in found.metadata.stages}
-    assert finished == {uid: (uid == "slow", True) for uid in finished}, (
-        "its position stays: it may be run again"
-    )
-    numbers = running.service.coordinator.statistics().checkpoint(found.metadata.checkpoint_id)
-    assert [stage.uid for stage in numbers.stages if stage.finished] == ["slow"]
+    check_finished(running, found)
     running.crash()
     running.join()
     few.put(4)
+    many.put(4)
     again = lab.start(pipeline)
+    assert any("source slow has FINISHED in an earlier run" in line for line in again.reporter.said)
     until(lambda: again.checkpoint() is not None and sum(read_rows(lab.tables).values()) == 20, again)
-    assert set(read_rows(lab.tables).values()) == {1}
+    after = again.checkpoint()
+    assert finished_now(again) == {"slow", "copied"}
+    check_finished(again, after)
+    assert position_of(after) == position_of(found), "what has come to it since is not read"
     again.stop()
+
+    adopted = lab.start(pipeline)
+    many.put(4)
+    until(lambda: adopted.checkpoint() is not None and sum(read_rows(lab.tables).values()) == 24, adopted)
+    assert position_of(adopted.checkpoint()) == position_of(found)
+    assert set(read_rows(lab.tables).values()) == {1}
+    assert isinstance(
+        adopted.stop_with_savepoint(CheckpointKind.SYNC_SAVEPOINT_SUSPEND), StoppedWithSavepoint
+    )
+
+
+def one_that_ends(few: Path, many: Path) -> CheckpointedPipeline:
+    """A bounded source, a stage that follows it alone, and an unbounded source; they meet in one table."""
+
+    def read(spark, folder: Path):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(SCHEMA).option("maxFileAge", "9999d").json(str(folder))
+
+    @spark_source(boundedness="bounded")
+    def slow(spark):  # type: ignore[no-untyped-def]
+        return read(spark, few).selectExpr("n", "'slow' AS path")
+
+    @spark_stage
+    def copied(slow):  # type: ignore[no-untyped-def]
+        return slow
+
+    @spark_source
+    def fast(spark):  # type: ignore[no-untyped-def]
+        return read(spark, many).selectExpr("n", "'fast' AS path")
+
+    @spark_stage
+    def met(copied, fast):  # type: ignore[no-untyped-def]
+        return fast.unionByName(copied)
+
+    @spark_sink
+    def rows(met):  # type: ignore[no-untyped-def]
+        return met
+
+    @checkpointed_pipeline(name="two")
+    def pipeline() -> None:
+        rows(met(copied(slow()), fast()))
+
+    return pipeline
+
+
+def finished_in(found: Completed) -> set[str]:
+    return {stage.uid for stage in found.metadata.stages if stage.finished}
+
+
+def finished_now(running: Running) -> set[str]:
+    current = running.service.current
+    return (
+        {stage.uid for stage in look(current, seconds=1.0).stages if stage.status == "finished"}
+        if current
+        else set()
+    )
+
+
+def check_finished(running: Running, found: Completed) -> None:
+    """Snapshot and statistics say FINISHED; the statistics have its subtasks as acknowledged at the trigger."""
+    assert finished_in(found) == {"slow", "copied"}
+    assert all(stage.offsets for stage in found.metadata.stages), "an epoch goes on from its position"
+    numbers = running.coordinator.statistics().checkpoint(CheckpointId(found.metadata.checkpoint_id))
+    assert numbers is not None
+    ended = [stage for stage in numbers.stages if stage.finished]
+    assert {stage.uid for stage in ended} == {"slow", "copied"}
+    assert {stage.latest_ack_at for stage in ended} == {numbers.triggered_at}
+
+
+def position_of(found: Completed) -> dict[str, str]:
+    source = found.metadata.stage("slow")
+    assert source is not None
+    return source.offsets
 
 
 @pytest.mark.parametrize(
