@@ -200,6 +200,7 @@ class AttemptRestorer:
                 self._begin(directory)
             case _:
                 assert_never(decision)
+        self._tell_left(decision)
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
         mark(directory, self.coordinator.lineage, self.coordinator.epoch)
         self.coordinator.started(str(directory.root), self._shown(directory, decision))
@@ -207,6 +208,21 @@ class AttemptRestorer:
         for removed in directory.remove_older_siblings():
             self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
         return directory
+
+    def _tell_left(self, decision: RestoreDecision) -> None:
+        """Tell of tables that the pipeline has no more, such as a quarantine: a restore takes no rows back there."""
+        shown = self.coordinator.record.shown
+        has = {name for uid in self.pipeline.stages for name in self.tables.names_of(uid)}
+        has |= {table.uid for table in self.pipeline.derived}
+        places = {sink.place for _, _, sink in self.tables.opened()}
+        if shown is None or isinstance(decision, Adopt):
+            return
+        for uid, table in shown.tables.items():
+            if uid not in has and table.uri not in places and table.head is not None:
+                self.reporter.warn(
+                    f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It shows "
+                    f"checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
+                )
 
     def _own(self) -> AttemptDirectory:
         directory = AttemptDirectory.of(self.work_dir, self.pipeline.name, self.coordinator.epoch)

@@ -204,6 +204,24 @@ def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on_and_off_again(
     assert len(rows_in(lab.tables / "quarantine" / stage)) == 1
 
 
+def test_a_quarantine_that_is_taken_away_with_a_restore_to_before_it_is_said_to_stay(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Its row was in the table and in the quarantine, and nothing said so."""
+    feed = tmp_path / "feed"
+    put(feed, (1, "ann", 5))
+    assert lab.run(shares(feed)).success
+    put(feed, (2, "eve", 1))
+    assert lab.run(shares(feed, shares={"expect": {"share < 1": "quarantine"}})).success
+    done = lab.run(shares(feed), restore_from="chk-1")
+    assert done.success, failure_text(done)
+    assert numbers(lab.tables / "shares") == [1, 2]
+    kept = lab.tables / "quarantine" / "shares_rows"
+    assert len(rows_in(kept)) == 1
+    told = [entry.user_message for entry in lab.instance.all_logs(done.run_id)]
+    assert sum(f"{kept} stays as it is, whatever was restored" in one for one in told) == 1
+
+
 def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:
     pipeline = sales(tmp_path / "feed", key=["amount"])
     put(tmp_path / "feed", (1, "odd", 5), (2, "ann", 5), (3, "ann", 6), (4, "odd", 6))
