@@ -220,8 +220,8 @@ class AttemptRestorer:
         for uid, table in shown.tables.items():
             if uid not in has and table.uri not in places and table.head is not None:
                 self.reporter.warn(
-                    f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It shows "
-                    f"checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
+                    f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It "
+                    f"shows checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
                 )
 
     def _own(self) -> AttemptDirectory:
