@@ -22,6 +22,7 @@ from tests.ext.attach.test_attach import cli, command, until
 from tests.root import ROOT
 
 FOUND = Path(__file__).with_name("found.py")
+WITH_ROOT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
 NAMES = re.findall(r"^def (\w+)\(found: Found\) -> Iterator", FOUND.read_text(), flags=re.MULTILINE)
 
 
@@ -116,3 +117,28 @@ def test_a_program_as_it_is_found_ends_where_nobody_has_disturbed_it(name: str, 
         assert process.returncode == 0, (folder / "said").read_text()
     assert results(folder) == truth
     assert "Traceback" not in (folder / "said").read_text()
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_a_program_that_starts_its_queries_in_every_way_reads_nothing_again(tmp_path: Path) -> None:
+    """In threads, within a batch, in a second session, of one name, in places with blanks; one that fails is caught."""
+    put_orders(tmp_path, range(1))
+    own = (
+        "run",
+        str(FOUND.with_name("odd.py")),
+        "-p",
+        "odd",
+        "--base-dir",
+        "ckpt",
+        "--interval",
+        "1 s",
+        "--",
+    )
+    line = command(tmp_path, *own, "--input", str(tmp_path / "in"), "-n", "2")
+    for _ in range(2):
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=WITH_ROOT)
+        assert done.returncode == 3, done.stderr
+    names = ("thread0", "thread1", "outer", "inner", "one", "two", "after")
+    expected = [*(f"{name} 0 10" for name in names), "caught -1 0", "caught -1 0"]
+    assert sorted((tmp_path / "seen.txt").read_text().splitlines()) == sorted(expected)
