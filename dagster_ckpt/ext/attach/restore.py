@@ -26,7 +26,14 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
-from dagster_ckpt.ext.attach.sinks import Return, goes_back, line_of, may_remember, planned_return
+from dagster_ckpt.ext.attach.sinks import (
+    Return,
+    goes_back,
+    line_of,
+    may_remember,
+    planned_return,
+    skips_replayed,
+)
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.audit import NOBODY, Operator
@@ -121,7 +128,8 @@ class ProgramRestore:
             storage=self.deployment.storage,
             open_storage=self.deployment.open_storage,
             owner=owner.name,
-            root=self.root or owner.name,
+            # A name of its own: a restore that was refused, or killed while it was built, is none that was made.
+            root=f"{self.root}-restore" if self.root else owner.name,
             restore=self.options,
             operator=self.operator,
             library_version=__version__,
@@ -175,13 +183,19 @@ class ProgramRestore:
 
     def _built(self, source: StoredSnapshot, match: StageMatch, stage: AttachedStage, *, keeps: bool) -> Path:
         """Build the stage's directory aside, under the path that Spark's own files are to name."""
-        if keeps and goes_back(stage) and stage.sink != "delta":
+        stays = keeps or not goes_back(stage)
+        if stays and skips_replayed(stage):
+            way = (
+                "Copy the table elsewhere first, and let it go back"
+                if goes_back(stage)
+                else f"{stage.writes or 'Its table'} is on no local disk and cannot go back: start the program once "
+                "with another folder for it, then restore"
+            )
             raise InvalidRequest(
                 f"the rows of stage {stage.uid} cannot be kept: the log of its files would make Spark skip batches "
-                "that are read again. Copy the table elsewhere first, and let it go back"
+                f"that are read again. {way}"
             )
         target = self.directory.building / stage.uid
-        stays = keeps or not goes_back(stage)
         new_id = str(uuid.uuid4()) if stays and may_remember(stage) else None
         build_stage_directory(
             source,

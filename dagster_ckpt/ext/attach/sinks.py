@@ -56,6 +56,8 @@ def line_of(stage: AttachedStage) -> str:
     gone = "".join(f"; {one} cannot be read again: a restore goes on with new rows" for one in stage.passing)
     if goes_back(stage):
         return f"{stage.sink} at {stage.writes} goes back with a restore{gone}"
+    if skips_replayed(stage):
+        return f"{stage.sink} at {stage.writes} is on no local disk, and cannot go back: a restore is refused{gone}"
     known = _AS_EXACT_AS_SPARK.get(stage.sink, "rows after the cut stay, and are written again")
     return f"{stage.sink} is as exact as Spark: after a restore {known}{gone}"
 
@@ -63,6 +65,11 @@ def line_of(stage: AttachedStage) -> str:
 def goes_back(stage: AttachedStage) -> bool:
     """Tell whether a restore takes rows back from the stage's sink."""
     return stage.sink in (*FILE_FORMATS, "delta") and stage.writes.startswith("/")
+
+
+def skips_replayed(stage: AttachedStage) -> bool:
+    """Tell whether the sink has a log by which Spark skips batches of any query that come again."""
+    return stage.sink in FILE_FORMATS
 
 
 def may_remember(stage: AttachedStage) -> bool:

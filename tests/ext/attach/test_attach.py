@@ -267,6 +267,15 @@ def test_a_sink_that_may_remember_batches_meets_another_query_after_a_restore(
     record = tmp_path / "ckpt" / "programs" / "tables" / "attached.json"
     record.write_text(record.read_text().replace('"sink": "json"', f'"sink": "{sink}"'))
     before = read_query_id(place / "metadata")
+    here = record.read_text()
+    record.write_text(
+        here.replace(f'"writes": "{tmp_path}', '"writes": "s3a://bucket').replace("iceberg", "json")
+    )
+    with pytest.raises(
+        InvalidRequest, match="s3a://bucket/out is on no local disk and cannot go back: start"
+    ):
+        attach("tables", base_dir=base, restore_from=uri)
+    record.write_text(here)
     attach("tables", base_dir=base, restore_from=uri).detach()
     assert (read_query_id(place / "metadata") != before) is is_another
 
