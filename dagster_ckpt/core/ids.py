@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 def _checked(kind: str, text: str) -> str:
     if not _NAME.fullmatch(text) or text.endswith("."):
         raise InvalidRequest(
-            f"{text!r} is not a valid {kind}: use 1 to 100 letters, digits, '_', '-' or '.', "
+            f"{_shown(text)} is not a valid {kind}: use 1 to 100 letters, digits, '_', '-' or '.', "
             "beginning with a letter or a digit and not ending with '.'"
         )
     return text

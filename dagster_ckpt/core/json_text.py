@@ -33,8 +33,17 @@ def canonical(document: Any) -> bytes:
 
 def first_problem(error: ValidationError, of: str = "the document") -> str:
     """Return the first thing that a record refuses, as ``place: reason``; ``of``: the place where it is the whole."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or of}: {first['msg']}"
+    return problems(error, of, most=1)
+
+
+def problems(error: ValidationError, of: str = "the document", *, most: int = 3) -> str:
+    """Return what a record refuses, each as ``place: reason``, however long a wrong name is."""
+    places = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()[:most]]
+    return "; ".join(f"{_cut(place, 80) or of}: {_cut(reason, 360)}" for place, reason in places)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 _TOO_DEEP = "it is nested too deeply"

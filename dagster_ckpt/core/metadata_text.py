@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, ValidationError
 
-from dagster_ckpt.core.json_text import canonical, parse_json
+from dagster_ckpt.core.json_text import canonical, parse_json, problems
 from dagster_ckpt.core.model import METADATA_FORMAT_VERSION, CheckpointMetadata, Record
 from dagster_ckpt.core.units import size
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -72,9 +72,8 @@ def read_metadata_text(content: bytes, *, name: str) -> DecodedMetadata:
         text = canonical(document)
         metadata = CheckpointMetadata.model_validate_json(text)
     except ValidationError as error:
-        lines = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
         raise Corrupt(
-            f"{name} is not valid checkpoint metadata ({lines}): it is damaged, or a newer library wrote it"
+            f"{name} is not valid checkpoint metadata ({problems(error)}): it is damaged, or a newer library wrote it"
         ) from error
     except ValueError as error:
         raise _incomplete(name, error) from error
