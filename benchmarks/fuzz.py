@@ -1,10 +1,10 @@
 """Draws pipelines and stories from seeds, plays them on Spark, and compares all tables with a model in plain Python.
 
-    python -m benchmarks.fuzz [--seeds 20] [--from 1] [--minutes 0] [--shrink] [--folder PATH]
+    python -m benchmarks.fuzz [--played] [--seeds 20] [--from 1] [--minutes 0] [--shrink] [--folder PATH]
 
 What is drawn is in ``tests/fuzz/drawn.py``, the truth in ``tests/fuzz/model.py``. A seed replays exactly. A failing
-one is printed with its story, its folder is kept, and ``--shrink`` leaves out steps while it still fails. Ends with 1
-where one was found.
+one is printed with its story, its folder is kept, and ``--shrink`` leaves out steps while it still fails. With
+``--played`` all is real but Spark's queries, and a seed is a tenth of the work. Ends with 1 where one was found.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.common import spark_session
 from dagster_ckpt.spark.epoch import drains
 from tests.attack.judge import Verdict
 from tests.fuzz.drawn import Drawn, What, draw
+from tests.fuzz.played_world import as_played, played_without_spark
 from tests.fuzz.world import Finding, World, played, shrunk
 from tests.spark_session import PATIENT_STARTS, SPARK_JVM
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def main() -> int:
@@ -47,11 +45,11 @@ def main() -> int:
     memory = Path("/dev/shm")
     parent = arguments.folder or (memory if memory.is_dir() else None)
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir=parent))
-    with spark_session(scratch / "spark", **{"spark.sql.shuffle.partitions": "2"}) as spark:
+    with _player(scratch, without_spark=arguments.played) as play:
         for seed in _seeds(arguments, began):
             at = time.monotonic()
-            drawn = draw(seed)
-            world, finding = _tried(drawn, spark, scratch / str(seed))
+            drawn = as_played(draw(seed)) if arguments.played else draw(seed)
+            world, finding = play(drawn, scratch / str(seed))
             ends[Verdict.EXACT if finding is None else finding.verdict] += 1
             steps.update(step.what for step in drawn.steps)
             refusals.update(why[:160] for why in world.refused)
@@ -60,7 +58,7 @@ def main() -> int:
             if finding is not None:
                 print(drawn, *(f"    {line}" for line in world.said), sep="\n", flush=True)
                 if arguments.shrink:
-                    _shrink(drawn, finding, spark, scratch)
+                    _shrink(drawn, finding, play, scratch)
             else:
                 shutil.rmtree(scratch / str(seed), ignore_errors=True)
     shutil.rmtree(scratch / "spark", ignore_errors=True)
@@ -74,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--from", type=int, default=1, dest="first")
     parser.add_argument("--minutes", type=float, default=0.0, help="as many seeds as begin within them")
+    parser.add_argument("--played", action="store_true", help="without Spark")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument(
         "--folder", type=Path, default=None, help="default: in memory where there is such a disk"
@@ -91,17 +90,33 @@ def _seeds(arguments: argparse.Namespace, began: float) -> Iterator[int]:
         yield seed
 
 
-def _tried(drawn: Drawn, spark: SparkSession, folder: Path) -> tuple[World, Finding | None]:
+Play = Callable[[Drawn, Path], tuple[World, Finding | None]]
+"""Plays a story in a folder, and returns its world, and what was found."""
+
+
+@contextmanager
+def _player(scratch: Path, *, without_spark: bool) -> Iterator[Play]:
+    if without_spark:
+        yield lambda drawn, folder: (
+            as_played(drawn),
+            *played_without_spark(as_played(drawn), _empty(folder)),
+        )
+        return
+    with spark_session(scratch / "spark", **{"spark.sql.shuffle.partitions": "2"}) as spark:
+        yield lambda drawn, folder: played(drawn, spark, _empty(folder))
+
+
+def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    return played(drawn, spark, folder)
+    return folder
 
 
-def _shrink(drawn: Drawn, finding: Finding, spark: SparkSession, scratch: Path) -> None:
+def _shrink(drawn: Drawn, finding: Finding, play: Play, scratch: Path) -> None:
     """Print the shortest story that ends in the same kind of finding."""
 
     def fails(shorter: Drawn) -> bool:
-        again = _tried(shorter, spark, scratch / "shrunk")[1]
+        again = play(shorter, scratch / "shrunk")[1]
         return again is not None and again.verdict is finding.verdict
 
     short = shrunk(drawn, fails)

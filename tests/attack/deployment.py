@@ -111,6 +111,10 @@ class Deployment:
         found["newest"] = rows_of(self.kind, self.root / "tables" / self.defined.place_by_key)
         return found
 
+    def choose(self, *_: Any) -> tuple[Chain, ...]:
+        """Return the chains of a pipeline that begins."""
+        return (Chain(uid="totals", stages=("numbers", "totals")),)
+
     def truth(self, processed: int) -> dict[str, list[Row]]:
         """The rows of the tables after so many rows of the source."""
         return truth(processed, with_stage=self.with_stage)
@@ -153,7 +157,7 @@ class Deployment:
                 reporter=Lines(),
                 restore=RestoreOptions.of(**options),
                 set_aside=set_aside,
-                choose=lambda *_: (Chain(uid="totals", stages=("numbers", "totals")),),
+                choose=self.choose,
             )
             yield Attempt.open(
                 setup, PlayedGateway, ownership=ownership, acks=acks, background=ManualBackground()

@@ -135,8 +135,12 @@ class PlayedDrains(Drains):
 
     def begin(self, query: StageQuery) -> None:
         """Run the query before its turn."""
-        PlayedQuery(query, self.run).drain()
+        self.query_of(query).drain()
         self._ended.add(query.uid)
+
+    def query_of(self, query: StageQuery) -> PlayedQuery:
+        """Return the model of a query."""
+        return PlayedQuery(query, self.run)
 
     def finish(self, query: StageQuery, name: str, *, meanwhile: Callable[[], None]) -> Drained:
         """Run the query unless it has run, behind those that are begun beside it."""
@@ -144,7 +148,7 @@ class PlayedDrains(Drains):
             self._ended.discard(query.uid)
         else:
             meanwhile()
-            PlayedQuery(query, self.run).drain()
+            self.query_of(query).drain()
         return Drained()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import ForEachCheckpoint, SinkTarget
 from tests.attack.outsides import Kind, WritesFiles, target_of
-from tests.fuzz.drawn import Drawn, Op, Output, Stage
+from tests.fuzz.drawn import FAILS_AT, Drawn, Judges, Op, Output, Stage
 from tests.fuzz.model import MODULUS, SIDES, columns_of
 from tests.fuzz.values import ddl
 
@@ -22,12 +22,12 @@ _NO_X = "CAST(NULL AS {x}) AS x"
 def built(drawn: Drawn, folder: Path) -> CheckpointedPipeline:
     """Return the pipeline, whose sources watch ``feed/`` and whose sinks write below ``tables/``."""
 
-    @checkpointed_pipeline(name="drawn")
+    @checkpointed_pipeline(name=drawn.names[0], previous_names=drawn.names[1:])
     def pipeline() -> None:
         made: dict[str, Any] = {}
         for stage in drawn.stages:
             made[stage.uid] = _stage(drawn, stage, folder)(*(made[uid] for uid in stage.inputs))
-        for output in drawn.outputs:
+        for _, output in drawn.sinks:
             _sink(drawn, output, folder)(made[output.input])
 
     return pipeline  # type: ignore[no-any-return]
@@ -40,8 +40,20 @@ def target(output: Output, folder: Path) -> SinkTarget:
     return target_of(output.kind, output.place, folder, output.partition_by)
 
 
+def _judging(judges: Judges) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if judges.expect:
+        found["expect"] = dict(judges.expect)
+    if judges.on_error:
+        found["on_error"] = "quarantine"
+    if judges.keeps and judges.name:
+        found["quarantine"] = judges.name
+    return found
+
+
 def _stage(drawn: Drawn, stage: Stage, folder: Path) -> Any:
     common: dict[str, Any] = {"uid": stage.uid, "chain": stage.chain, "previous_uids": stage.previous}
+    common |= _judging(stage.judges)
     if stage.op is Op.SOURCE:
         feed = str(folder / "feed" / stage.uid.split("_")[1])
 
@@ -79,7 +91,10 @@ def _operator(drawn: Drawn, stage: Stage) -> Callable[..., DataFrame]:
 
         match stage.op:
             case Op.MAP:
-                return rows.selectExpr("n", "k", f"v * 2 + {stage.number} AS v", "at", "x")
+                v = f"v * 2 + {stage.number}"
+                if stage.judges.on_error:
+                    v = f"if(pmod(n, {FAILS_AT}) = 1, raise_error('no {FAILS_AT}'), {v})"
+                return rows.selectExpr("n", "k", f"{v} AS v", "at", "x")
             case Op.FILTER:
                 return rows.where(f"n % {stage.number} != 0")
             case Op.UNION:
@@ -143,6 +158,7 @@ def _sink(drawn: Drawn, output: Output, folder: Path) -> Any:
         return found.select(*columns_of(drawn, output))
 
     more: dict[str, Any] = {"output_mode": output.sums} if output.sums else {}
+    more |= _judging(output.judges)
     return spark_sink(
         write,
         uid=output.uid,

@@ -5,10 +5,11 @@ Operators are drawn only where Spark's answer does not depend on batches; a ``Sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
+from typing import Any
 
 from tests.attack.outsides import Kind
 from tests.fuzz.values import IN_FOLDERS, KEY_TYPES, VALUE_TYPES, fits
@@ -49,6 +50,25 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Judges:
+    """What a stage or sink asks of its rows."""
+
+    expect: tuple[tuple[str, str], ...] = ()
+    """Conditions of ``CONDITIONS``, with what becomes of a row that breaks one."""
+    on_error: bool = False
+    name: str = ""
+    """Of its quarantine; empty: that of its first uid."""
+
+    @property
+    def keeps(self) -> bool:
+        """It has a quarantine."""
+        return self.on_error or any(action == "quarantine" for _, action in self.expect)
+
+
+NO_JUDGES = Judges()
+
+
+@dataclass(frozen=True)
 class Stage:
     """A stage, or a source."""
 
@@ -62,6 +82,7 @@ class Stage:
     """Files or entries of a micro-batch; 0: all there are."""
     partitions: int | None = None
     previous: tuple[str, ...] = ()
+    judges: Judges = NO_JUDGES
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,9 @@ class Output:
     place: str = ""
     partition_by: tuple[str, ...] = ()
     previous: tuple[str, ...] = ()
+    judges: Judges = NO_JUDGES
+    is_gone: bool = False
+    """Its author has taken it out: its table is nobody's."""
 
 
 class What(StrEnum):
@@ -93,6 +117,15 @@ class What(StrEnum):
     PARTITIONS = "partitions"
     SETTING = "setting"
     OTHERS = "others"
+    JUDGE = "judge"
+    """Conditions are taken up, given up, or others."""
+    REQUEUE = "requeue"
+    LAYOUT = "layout"
+    """A stage gets a query of its own, or may go with its reader."""
+    SINK = "sink"
+    """A sink is added, taken out, or has another target."""
+    STREAM = "stream"
+    CRASHED_STREAM = "crashed stream"
 
 
 @dataclass(frozen=True)
@@ -115,6 +148,8 @@ class Drawn:
     settings: Mapping[str, object]
     conf: Mapping[str, str]
     steps: tuple[Step, ...] = ()
+    names: tuple[str, ...] = ("drawn",)
+    """Of the pipeline, its own first and then those it had."""
     shapes: Mapping[str, Shape] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -127,6 +162,11 @@ class Drawn:
     def without(self, *steps: Step) -> Drawn:
         """Return the same without some of its steps."""
         return replace(self, steps=tuple(one for one in self.steps if one not in steps))
+
+    @property
+    def sinks(self) -> list[tuple[int, Output]]:
+        """The sinks that there are, with the number of their tables."""
+        return [(number, one) for number, one in enumerate(self.outputs) if not one.is_gone]
 
     def with_stage(self, uid: str, /, **changes: object) -> Drawn:
         """Return the same with one stage changed; of a new ``uid`` its readers know."""
@@ -163,6 +203,38 @@ CONF = {
 """Settings of a session that an author may have, and must not change a row."""
 
 
+CONDITIONS: dict[str, Callable[[tuple[Any, ...]], bool]] = {
+    "pmod(n, 3) <> 0": lambda row: row[0] % 3 != 0,
+    "v > -20": lambda row: row[2] > -20,
+    "k IS NOT NULL": lambda row: row[1] is not None,
+    "pmod(v, 4) <> 1 OR k IS NULL": lambda row: row[2] % 4 != 1 or row[1] is None,
+    "n >= 0": lambda row: row[0] >= 0,
+}
+"""Conditions in SQL, and in Python, of a row."""
+ACTIONS = ("warn", "drop", "quarantine", "quarantine")
+FAILS_AT = 5
+"""A map that keeps what fails fails for every such ``n``."""
+
+
+def judges(dice: Random, *, may_fail: bool) -> Judges:
+    """Draw what is asked of rows; ``may_fail``: rows are processed one by one."""
+    names = dice.sample(sorted(CONDITIONS), k=dice.randint(0, 2))
+    expect = tuple((name, dice.choice(ACTIONS)) for name in names)
+    return Judges(expect, on_error=may_fail and dice.random() < 0.4)
+
+
+def may_judge(drawn: Drawn, one: Stage | Output) -> bool:
+    """Tell whether the answer is one: its rows are added, and none of them comes again with another value."""
+    if isinstance(one, Output):
+        return not one.sums and not drawn.shapes[one.input].keyed
+    return not drawn.shapes[one.uid].keyed
+
+
+def may_fail(one: Stage | Output) -> bool:
+    """Tell whether rows that fail can be told one by one."""
+    return isinstance(one, Output) or one.op in (Op.MAP, Op.FILTER)
+
+
 def draw(seed: int) -> Drawn:
     """Return what a seed says."""
     dice = Random(f"fuzz {seed}")
@@ -172,7 +244,7 @@ def draw(seed: int) -> Drawn:
     )
     key_type = dice.choice([one for one in KEY_TYPES if all(fits(one, kind) for kind in kinds)])
     outputs = _outputs(dice, stages, shapes, kinds, ("v", "k") if key_type in IN_FOLDERS else ("v",))
-    return Drawn(
+    drawn = Drawn(
         seed=seed,
         stages=_read_by(outputs, stages),
         outputs=outputs,
@@ -182,6 +254,18 @@ def draw(seed: int) -> Drawn:
         conf={name: dice.choice(CONF[name]) for name in dice.sample(sorted(CONF), k=dice.randint(0, 3))},
         steps=_story(dice),
         shapes=shapes,
+    )
+    return _judging(drawn, dice) if dice.random() < 0.6 else drawn
+
+
+def _judging(drawn: Drawn, dice: Random) -> Drawn:
+    def judging(one: Any) -> Any:
+        if dice.random() < 0.3 and may_judge(drawn, one):
+            return replace(one, judges=judges(dice, may_fail=may_fail(one)))
+        return one
+
+    return replace(
+        drawn, stages=tuple(map(judging, drawn.stages)), outputs=tuple(map(judging, drawn.outputs))
     )
 
 
@@ -322,6 +406,12 @@ def _story(dice: Random) -> tuple[Step, ...]:
         What.PARTITIONS: 1,
         What.SETTING: 2,
         What.OTHERS: 2,
+        What.JUDGE: 5,
+        What.REQUEUE: 2,
+        What.LAYOUT: 2,
+        What.SINK: 2,
+        What.STREAM: 2,
+        What.CRASHED_STREAM: 2,
     }
     between = dice.choices(list(weights), list(weights.values()), k=dice.randint(2, 5))
     return tuple(Step(what, dice.randrange(1, 10**6)) for what in (What.EPOCH, *between, What.EPOCH))

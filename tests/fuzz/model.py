@@ -10,10 +10,10 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.attack.outsides import Kind
-from tests.fuzz.drawn import Drawn, Op, Output, Stage
+from tests.fuzz.drawn import CONDITIONS, FAILS_AT, NO_JUDGES, Drawn, Judges, Op, Output, Stage
 from tests.fuzz.values import COLUMNS, Row, fits, plain_row
 
 WINDOW = dt.timedelta(minutes=15)
@@ -26,6 +26,15 @@ SIDES = 4
 N, K, V, AT, X = range(5)
 
 
+class Kept(NamedTuple):
+    """A row of a quarantine."""
+
+    row: Row
+    condition: str
+    """That led it there; empty: it could not be processed, and is the input's."""
+    state: str = "quarantined"
+
+
 @dataclass
 class Model:
     """State of every operator and the rows of every table, by their number in the drawing: names may change."""
@@ -33,6 +42,8 @@ class Model:
     state: dict[int, Any] = field(default_factory=dict)
     tables: dict[int, list[Row]] = field(default_factory=dict)
     sums: dict[int, dict[Any, Row]] = field(default_factory=dict)
+    kept: dict[str, list[Kept]] = field(default_factory=dict)
+    """Rows of each quarantine, by its name."""
     read: set[int] = field(default_factory=set)
     """Files that were read, by number."""
 
@@ -40,27 +51,77 @@ class Model:
         """Return what a snapshot taken now would hold."""
         return copy.deepcopy(self)
 
-    def process(self, drawn: Drawn, files: Mapping[int, tuple[int, Sequence[Row]]]) -> None:
-        """Read the files that were not read: by number, of which source and with which rows."""
+    def process(
+        self,
+        drawn: Drawn,
+        files: Mapping[int, tuple[int, Sequence[Row]]],
+        again: Callable[[str, bool], bool] = lambda name, has_rows: False,
+    ) -> None:
+        """Read the files that were not read: by number, of which source and with which rows.
+
+        ``again``: tells of a quarantine whether its rows go through their stage again, which has rows or has not.
+        """
         fresh = sorted(files.keys() - self.read)
         made: dict[str, list[Row]] = {}
         for number, stage in enumerate(drawn.stages):
             if stage.op is Op.SOURCE:
                 of = int(stage.uid.split("_")[1])
                 own = [files[one][1] for one in fresh if files[one][0] == of]
-                made[stage.uid] = [plain_row(row) for rows in own for row in rows]
+                read = [plain_row(row) for rows in own for row in rows]
+                made[stage.uid] = self._judged(stage, read, again(quarantine_of(stage), bool(read)))
                 continue
             unique = drawn.shapes[stage.inputs[0]].unique
-            made[stage.uid] = self._behind(number, stage, [made[uid] for uid in stage.inputs], unique=unique)
+            inputs = [made[uid] for uid in stage.inputs]
+            once_more = again(quarantine_of(stage), any(inputs))
+            if stage.judges.on_error and stage.op is Op.MAP:
+                inputs = [self._processed(stage, inputs[0], once_more)]
+            found = self._behind(number, stage, inputs, unique=unique)
+            made[stage.uid] = self._judged(stage, found, once_more)
         self.read.update(fresh)
-        for number, output in enumerate(drawn.outputs):
-            self._write(number, drawn, output, made[output.input])
+        for number, output in drawn.sinks:
+            rows = made[output.input]
+            if output.judges is not NO_JUDGES:
+                rows = self._judged(output, rows, again(quarantine_of(output), bool(rows)))
+            self._write(number, drawn, output, rows)
 
     def rows(self, drawn: Drawn, number: int) -> Counter[Row]:
         """Return what readers of a table find."""
         output = drawn.outputs[number]
         width = len(columns_of(drawn, output))
         return Counter(row[:width] for row in self.tables.get(number, []))
+
+    # --- conditions -----------------------------------------------------------------------------------------------
+
+    def _processed(self, stage: Stage, rows: list[Row], again: bool) -> list[Row]:
+        """Return the rows of an input that can be processed; of kept ones too, if they are tried again."""
+        kept = self.kept.setdefault(quarantine_of(stage), [])
+        once_more = []
+        for at, had in enumerate(kept) if again else ():
+            if not had.condition and had.state == "quarantined" and had.row[N] % FAILS_AT != 1:
+                once_more.append(had.row)
+                kept[at] = had._replace(state="requeued")
+        kept += [Kept(row, "") for row in rows if row[N] % FAILS_AT == 1]
+        return [row for row in rows if row[N] % FAILS_AT != 1] + once_more
+
+    def _judged(self, one: Stage | Output, rows: list[Row], again: bool) -> list[Row]:
+        """Return the rows that go on; keep those that are to be kept."""
+        judges, found = one.judges, []
+        kept = self.kept.setdefault(quarantine_of(one), []) if judges.keeps else []
+        waited = [at for at, had in enumerate(kept) if had.condition and had.state == "quarantined"]
+        for row in rows:
+            action, condition = verdict(judges, row)
+            if action == "quarantine":
+                kept.append(Kept(row, condition))
+            elif action != "drop":
+                found.append(row)
+        for at in waited if again else ():
+            action, condition = verdict(judges, kept[at].row)
+            if action == "quarantine":
+                kept[at] = Kept(kept[at].row, condition)
+            else:
+                kept[at] = kept[at]._replace(state="dropped" if action == "drop" else "requeued")
+                found += [] if action == "drop" else [kept[at].row]
+        return found
 
     # --- operators ------------------------------------------------------------------------------------------------
 
@@ -135,6 +196,22 @@ class Model:
             table[:] = by_key.values()
         else:
             table += rows
+
+
+def quarantine_of(one: Stage | Output) -> str:
+    """Return the name of a quarantine: of a renamed stage its first one's, of a sink the one that judges."""
+    first = (one.uid, *one.previous)[-1]
+    return one.judges.name or (f"{first}_rows" if isinstance(one, Output) else first)
+
+
+def verdict(judges: Judges, row: Row) -> tuple[str, str]:
+    """Return what becomes of a row, the hardest, and the first broken condition that led there."""
+    broken = [(condition, action) for condition, action in judges.expect if not CONDITIONS[condition](row)]
+    for hardest in ("quarantine", "drop", "warn"):
+        for condition, action in broken:
+            if action == hardest:
+                return action, condition
+    return "", ""
 
 
 def columns_of(drawn: Drawn, output: Output) -> tuple[str, ...]:

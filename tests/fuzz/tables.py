@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable as Delta
 from deltalake import write_deltalake
@@ -19,7 +21,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.attack.outsides import Kind, catalog_in, records_of
-from tests.fuzz.drawn import Drawn, Output
+from tests.fuzz.drawn import CONDITIONS, Drawn, Output
 from tests.fuzz.model import columns_of
 from tests.fuzz.values import Row, from_sqlite, plain_row, schema
 
@@ -38,6 +40,26 @@ def rows_in(drawn: Drawn, output: Output, folder: Path) -> Counter[Row]:
         types = ("bigint", drawn.key_type, "bigint", "timestamp", drawn.value_type)
         rows = [tuple(map(from_sqlite, row, types)) for row in rows]
     return Counter(map(plain_row, rows))
+
+
+def kept_in(table: Path) -> Counter[tuple[int, str, str]]:
+    """Return the rows of a quarantine: ``n``, state and the condition that led there, empty where that is an error."""
+    if not (table / "_delta_log").is_dir():
+        return Counter()
+    files = pafs.SubTreeFileSystem(str(table), pafs.LocalFileSystem())
+    rows = (
+        Delta(str(table))
+        .to_pyarrow_table(columns=["row", "state", "condition"], filesystem=files)
+        .to_pylist()
+    )
+    return Counter(
+        (
+            json.loads(row["row"])["n"],
+            row["state"],
+            row["condition"] if row["condition"] in CONDITIONS else "",
+        )
+        for row in rows
+    )
 
 
 def _records(output: Output, place: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ import pytest
 
 from tests.attack.judge import Verdict
 from tests.attack.outsides import Kind
-from tests.fuzz.drawn import Drawn, Op, Output, Shape, Stage, Step, What, draw
+from tests.fuzz.drawn import FAILS_AT, Drawn, Judges, Op, Output, Shape, Stage, Step, What, draw
 from tests.fuzz.model import EPOCH, Model
+from tests.fuzz.played_world import as_played, played_without_spark
 from tests.fuzz.values import Row
 from tests.fuzz.world import Finding, World, played, shrunk
 
@@ -95,6 +96,28 @@ def test_sums_are_of_all_rows_of_their_key_and_windows_close_with_the_watermark(
     assert model.rows(drawn, 0) == Counter([(0, "a", 3, EPOCH, None), (0, None, 4, EPOCH, None)])
 
 
+def test_good_kept_and_dropped_rows_are_the_input_and_kept_ones_go_through_again_once() -> None:
+    asked = Judges((("n >= 0", "warn"), ("v > -20", "quarantine"), ("k IS NOT NULL", "drop")), on_error=True)
+    drawn = pipeline(Op.MAP).with_stage("map_1", judges=asked)
+    rows: list[Row] = [(n, "a" if n % 4 else None, n - 30, minute(n), 7) for n in range(20)]
+    model = Model()
+    model.process(drawn, {1: (0, rows)})
+    good, kept = [row[0] for row in model.tables[0]], model.kept["map_1"]
+    failed = [n for n in range(20) if n % FAILS_AT == 1]
+    low = [n for n in range(20) if n not in failed and (n - 30) * 2 + 2 <= -20]
+    dropped = [n for n in range(20) if n not in failed + low and n % 4 == 0]
+    assert [one.row[0] for one in kept] == failed + low
+    assert sorted(good + failed + low + dropped) == [*range(20)]
+    mended = pipeline(Op.MAP).with_stage("map_1", judges=replace(asked, expect=(("k IS NOT NULL", "drop"),)))
+    for _ in range(2):
+        model.process(mended, {1: (0, rows)}, lambda name, has_rows: name == "map_1")
+    again = [n for n in low if n % 4]
+    assert [row[0] for row in model.tables[0]] == good + again
+    states = {one.row[0]: one.state for one in model.kept["map_1"]}
+    assert {n for n, state in states.items() if state == "quarantined"} == {*failed}
+    assert {n for n, state in states.items() if state == "requeued"} == {*again}
+
+
 def test_a_row_too_much_is_found_and_a_story_shrinks_to_the_steps_that_fail() -> None:
     drawn = replace(pipeline(), steps=tuple(Step(what, 1) for what in What))
     model = Model()
@@ -105,6 +128,16 @@ def test_a_row_too_much_is_found_and_a_story_shrinks_to_the_steps_that_fail() ->
     needed = {What.RENAME, What.RESTORE}
     short = shrunk(drawn, lambda one: needed <= {step.what for step in one.steps})
     assert {step.what for step in short.steps} == needed
+
+
+PLAYED = (1,)
+"""Seeds that are played without Spark."""
+
+
+@pytest.mark.parametrize("seed", PLAYED)
+def test_played_queries_do_as_the_model_says(seed: int, tmp_path: Path) -> None:
+    world, finding = played_without_spark(as_played(draw(seed)), tmp_path)
+    assert finding is None, f"{finding} {world.said}"
 
 
 FIXED = {1404: (What.EPOCH, What.CRASHED_RESTORE)}
