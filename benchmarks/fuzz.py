@@ -97,10 +97,7 @@ Play = Callable[[Drawn, Path], tuple[World, Finding | None]]
 @contextmanager
 def _player(scratch: Path, *, without_spark: bool) -> Iterator[Play]:
     if without_spark:
-        yield lambda drawn, folder: (
-            as_played(drawn),
-            *played_without_spark(as_played(drawn), _empty(folder)),
-        )
+        yield lambda drawn, folder: played_without_spark(drawn, _empty(folder))
         return
     with spark_session(scratch / "spark", **{"spark.sql.shuffle.partitions": "2"}) as spark:
         yield lambda drawn, folder: played(drawn, spark, _empty(folder))

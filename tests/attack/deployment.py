@@ -105,6 +105,11 @@ class Deployment:
         return self.root / "checkpoints"
 
     @property
+    def table_dir(self) -> Path:
+        """Where tables lie that have no place of their own."""
+        return self.root / "tables"
+
+    @property
     def tables(self) -> dict[str, list[Row]]:
         """The rows that readers find now."""
         found = {"rows": rows_of(self.defined.kind or self.kind, self.root / "tables" / self.defined.place)}
@@ -152,7 +157,7 @@ class Deployment:
                 open_storage=open_storage,
                 spark=_no_cluster,
                 work_dir=self.root / "work",
-                table_dir=self.root / "tables",
+                table_dir=self.table_dir,
                 owner=owner,
                 reporter=Lines(),
                 restore=RestoreOptions.of(**options),

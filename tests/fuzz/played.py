@@ -76,6 +76,11 @@ class DrawnDeployment(Deployment):
         """The pipeline as its author has it now."""
         return self.made
 
+    @property
+    def table_dir(self) -> Path:
+        """A fork has another than its origin."""
+        return Path(self.made.table_dir or self.root / "tables")
+
     def choose(self, pipeline: CheckpointedPipeline, *_: Any) -> tuple[Chain, ...]:
         """Return the chains that the plans would have."""
         state = {StageUid(one.uid): "keeps state" for one in self.drawn.stages if one.op in STATEFUL}

@@ -533,7 +533,8 @@ class World:
 
     def _options(self, key: str) -> dict[str, Any]:
         functions = [one.uid for _, one in self.drawn.sinks if one.kind is Kind.FUNCTION]
-        return {"restore_from": key, "keep_rows_of": functions}
+        gone = any(one.is_gone for one in self.drawn.outputs)
+        return {"restore_from": key, "keep_rows_of": functions, "allow_non_restored_state": gone}
 
     def _restored(self, key: str) -> Model:
         """Return the model as a snapshot has it; what a function was called with stays."""
