@@ -37,7 +37,7 @@ def first_problem(error: ValidationError, of: str = "the document") -> str:
 
 
 def problems(error: ValidationError, of: str = "the document", *, most: int = 3) -> str:
-    """Return what a record refuses, each as ``place: reason``, however long a wrong name is."""
+    """Return the first things that a record refuses, each as ``place: reason``, however long a wrong name is."""
     places = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()[:most]]
     return "; ".join(f"{_cut(place, 80) or of}: {_cut(reason, 360)}" for place, reason in places)
 
