@@ -245,7 +245,7 @@ def test_content_of_any_shape_is_damage_and_never_an_error_of_the_program(
     assert len(told) < 1500
 
 
-FOUND = {"metadata": ("130",)}
+FOUND = {"metadata": ("130",), "manifest": ("5375",)}
 """Seeds that ``make fuzz-files`` has found."""
 
 

@@ -124,7 +124,7 @@ def decode_manifest(content: bytes, *, name: str) -> list[FileEntry]:
         )
         # On this thread: a manifest is small, and starting Arrow's pool costs more than it saves.
         table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Corrupt(
             f"manifest {name} is damaged ({_first_line(error)}): restore from another checkpoint"
         ) from error
