@@ -57,9 +57,9 @@ def nearest(name: str, known: Collection[str]) -> str:
 def _spelled(name: str) -> str:
     """Return a name as a setting here is spelled: ``max-parallelism`` and ``maxParallelism`` are one."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-    for folder in (CHECKPOINTING, RECOVERY, "state.backend.", "state."):
+    for folder in (CHECKPOINTING, RECOVERY, "state.backend."):
         apart = apart.removeprefix(folder)
-    return re.sub(r"[.\s-]", "_", apart.strip()).lower()
+    return re.sub(r"[.\s-]", "_", apart.strip()).lower().removeprefix("state_")
 
 
 _BY_NAME = {_spelled(name): _BY_KEY[today] for name, today in (FORMER | OF_THE_API).items()}
