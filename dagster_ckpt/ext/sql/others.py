@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from itertools import takewhile
 
 from dagster_ckpt.core.units import counted
@@ -65,6 +66,25 @@ def why_other_key(place: str, steps: UndoPath, key: tuple[str, ...]) -> str:
         f"the rows of checkpoint {other.checkpoint_id} went to {place} by the key {list(other.key)}, and the sink has "
         f"{f'the key {list(key)}' if key else 'none'} now: choose a later checkpoint, give it that key again, or begin "
         "without state (restore_from: none)"
+    )
+
+
+def why_nameless(
+    place: str, publishes: Iterable[Publish], had: Collection[str], there: Collection[str]
+) -> str:
+    """Return why publishes cannot be undone in a table whose columns others renamed; empty: they can.
+
+    Rows are found by their key, and a column that is spelled another way is the side tables' own one to SQLite.
+    """
+    keys = {column for publish in publishes for column in publish.key or ()}
+    spelled = {column.lower() for column in there}
+    lost = sorted(one for one in {*had} - {*there} if one in keys or one.lower() in spelled)
+    if not lost:
+        return ""
+    return (
+        f"columns {lost}, by which the rows of {place} are taken back, were renamed or removed by somebody else: give "
+        "them their names again (ALTER TABLE ... RENAME COLUMN), keep the rows (roll_back_tables: false), or name "
+        "another table"
     )
 
 

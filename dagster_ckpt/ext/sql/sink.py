@@ -24,7 +24,7 @@ from dagster_ckpt.ext.sql.history import (
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
-from dagster_ckpt.ext.sql.others import OthersAtWork, why_other_key, why_removed
+from dagster_ckpt.ext.sql.others import OthersAtWork, why_nameless, why_other_key, why_removed
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -140,7 +140,11 @@ class SqlSink(StagedSink):
                 "again (restore_from: none)"
             )
         if (found := way(tree, before.head, head)) is not None:
-            return "" if cut is None else why_other_key(self.place, found, self.context.key)
+            if cut is not None:
+                return why_other_key(self.place, found, self.context.key)
+            there = {column.name for column in self._table(connection).columns()}
+            had = self.positions.columns(connection)
+            return why_nameless(self.place, (*found.undo, *found.redo), had, there)
         return (
             f"{self.place} shows {named(before.head)}, and the rows between it and {named(head)} are not kept: "
             "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
@@ -161,7 +165,10 @@ class SqlSink(StagedSink):
         with self._database.reading() as connection:
             tree, table = self.positions.tree(connection), self._table(connection)
             had = self.positions.columns(connection)
-            if lost := had - {column.name for column in table.columns()}:
+            there = {column.name for column in table.columns()}
+            if why := why_nameless(self.place, tree.values(), had, there):
+                return why
+            if lost := had - there:
                 return why_removed(f"columns {sorted(lost)} are gone", self.place)
             has_to_show = had and not self.context.is_complete and wrote_rows(tree, before.head)
             if has_to_show and not table.has_rows():
