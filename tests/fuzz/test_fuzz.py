@@ -6,7 +6,8 @@ import datetime as dt
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.attack.judge import Verdict
 from tests.attack.outsides import Kind
 from tests.fuzz.drawn import FAILS_AT, Drawn, Judges, Op, Output, Shape, Stage, Step, What, draw
 from tests.fuzz.model import EPOCH, Model
-from tests.fuzz.played_world import as_played, played_without_spark
+from tests.fuzz.played_world import PlayedWorld, as_played, played_without_spark
 from tests.fuzz.values import Row
 from tests.fuzz.world import Finding, World, played, shrunk
 
@@ -138,6 +139,29 @@ PLAYED = (1,)
 def test_played_queries_do_as_the_model_says(seed: int, tmp_path: Path) -> None:
     world, finding = played_without_spark(as_played(draw(seed)), tmp_path)
     assert finding is None, f"{finding} {world.said}"
+
+
+class _Halfway(Random):
+    """Chooses the last, and the one in the middle."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[-1]
+
+    def randrange(self, start: int, *_: Any) -> int:  # type: ignore[override]
+        return start // 2
+
+
+def test_the_printed_way_out_of_a_restore_that_died_works(tmp_path: Path) -> None:
+    drawn = pipeline(Op.MAP)
+    drawn = replace(drawn, outputs=(replace(drawn.outputs[0], kind=Kind.FUNCTION),))
+    world = PlayedWorld(replace(drawn, settings={"operator_chaining": True}), None, tmp_path)  # type: ignore[arg-type]
+    world.epoch(Random(1))
+    world.crashed_restore(_Halfway())
+    assert [one for one in world.said if one == "none"]
+    (refused,) = world.refused
+    assert "(keep_rows_of: [sink_0])" in refused
+    world.epoch(Random(2))
+    assert len(world.refused) == 1, "and the runs after it need no word"
 
 
 FIXED = {1404: (What.EPOCH, What.CRASHED_RESTORE)}

@@ -246,7 +246,8 @@ class World:
             return
         self._dies(dice, self._options(key))
         self.may_be = [*self.may_be, self._restored(key)]
-        self._settled(self._run)
+        if not self._settled(self._run) and (functions := self._options(key)["keep_rows_of"]):
+            self._settled(lambda: self._run({"keep_rows_of": functions}))  # the way out that was printed
 
     def fork(self, dice: Random) -> None:
         """Fork it from any snapshot, and perhaps the fork; its own tables stay as they are."""
