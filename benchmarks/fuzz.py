@@ -28,7 +28,8 @@ from dagster_ckpt.spark.epoch import drains
 from tests.attack.judge import Verdict
 from tests.fuzz.drawn import Drawn, What, draw
 from tests.fuzz.played_world import as_played, played_without_spark
-from tests.fuzz.world import Finding, World, played, shrunk
+from tests.fuzz.story import played, shrunk
+from tests.fuzz.world import Finding, World
 from tests.spark_session import PATIENT_STARTS, SPARK_JVM
 
 

@@ -18,6 +18,7 @@ from dagster_ckpt.testing.faults import SimulatedCrash
 from tests.attack.deployment import RunFailed
 from tests.fuzz.drawn import Drawn, Step, What
 from tests.fuzz.played import DrawnDeployment
+from tests.fuzz.story import Story
 from tests.fuzz.world import Finding, World
 from tests.records import find_record
 from tests.spark.crashing import crash_before_change
@@ -57,7 +58,7 @@ def as_played(drawn: Drawn) -> Drawn:
 
 
 @dataclass
-class PlayedWorld(World):
+class PlayedWorld(Story):
     """A world without Spark."""
 
     runs: int = 0

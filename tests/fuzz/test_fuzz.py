@@ -16,8 +16,9 @@ from tests.attack.outsides import Kind
 from tests.fuzz.drawn import FAILS_AT, Drawn, Judges, Op, Output, Shape, Stage, Step, What, draw
 from tests.fuzz.model import EPOCH, Model
 from tests.fuzz.played_world import PlayedWorld, as_played, played_without_spark
+from tests.fuzz.story import played, shrunk
 from tests.fuzz.values import Row
-from tests.fuzz.world import Finding, World, played, shrunk
+from tests.fuzz.world import Finding, World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

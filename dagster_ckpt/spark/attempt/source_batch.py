@@ -11,16 +11,24 @@ from dagster_ckpt.authoring.stage_settings import SourceBatch
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest, NotFound
-from dagster_ckpt.spark.snapshot.capture import read_offsets
+from dagster_ckpt.spark.snapshot.capture import has_shared_log, read_offsets
 
 _PATTERN = frozenset("{}[]*?\\")
 """Characters that make a path a pattern (SparkHadoopUtil.isGlobPath)."""
 
 
 def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
-    """Read what Spark noted of a batch. Raises Corrupt when the note is gone or damaged."""
+    """Read what Spark noted of a batch. Raises Corrupt when the note is gone or damaged, InvalidRequest where a stream
+    of files is read twice: which log an offset is of would be guessed.
+    """
     try:
         texts = read_offsets(query_dir, batch_id)
+        if has_shared_log(query_dir, texts):
+            raise InvalidRequest(
+                f"the query of {query_dir.parent.name!r} reads a stream of files twice, and Spark keeps one log of "
+                f"both. Batch {batch_id} was not written: read it once more with a spark.readStream of its own, or "
+                "twice in a stage behind this one"
+            )
         before = read_offsets(query_dir, BatchId(batch_id - 1)) if batch_id > 0 else {}
         offsets = {name: parse_json(text) for name, text in texts.items()}
         read = tuple(
@@ -29,6 +37,8 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
             for entry in range(_log_offset(before.get(name, "")) + 1, _log_offset(text) + 1)
             for path in _files_of(query_dir / "sources" / name, entry)
         )
+    except InvalidRequest:
+        raise
     except (NotFound, Declined, ValueError, OSError) as error:
         raise Corrupt(
             f"batch {batch_id} of {query_dir} cannot be read to find a place for a barrier: {error}"

@@ -91,6 +91,14 @@ def why_it_leaves_its_inputs(frame: DataFrame, inputs: Sequence[DataFrame]) -> s
     return ""
 
 
+def why_it_reads_apart(frame: DataFrame) -> str:
+    """Return why a new reader has to read channels: Spark counts a stream that is given twice as one source, with two
+    offsets.
+    """
+    here = _sources(frame) or []
+    return "reads a stream twice" if len(set(here)) < len(here) else ""
+
+
 def _sources(frame: DataFrame) -> list[tuple[int, ...]] | None:
     """Return the streaming sources of a plan in Spark's order, each by the ids of its columns."""
     plan = analyzed(frame)
@@ -128,7 +136,7 @@ def _see_plans(pipeline: CheckpointedPipeline, spark: SparkSession, call: Calls)
             frame = call(spark, uid, inputs)
             why = why_it_leaves_its_reader(frame)
             if inputs:
-                leaves_inputs[uid] = why_it_leaves_its_inputs(frame, inputs)
+                leaves_inputs[uid] = why_it_leaves_its_inputs(frame, inputs) or why_it_reads_apart(frame)
         except Exception as error:  # it is told where the stage runs
             leaves_reader[uid] = leaves_inputs[uid] = f"cannot be planned ({type(error).__name__})"
             continue

@@ -189,17 +189,38 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
     """Yield the files that each source keeps: the file source's log up to the batch, any other source's start
     position.
     """
+    is_shared = has_shared_log(root / "query", offsets)
     for source in sorted(_names(root / "query/sources")):
         folder = f"query/sources/{source}"
         names = [name for name in _names(root / folder) if not name.startswith(".")]
         offset = offsets.get(source)
         last = None if offset is None else _log_offset(offset)
+        if is_shared and _has_log_of_files(root / folder):
+            # whole: what is beyond the batch is read by the next one
+            last = max(int(name.removesuffix(".compact")) for name in names)
         if last is not None:
             names = log_up_to(names, last)
         elif offset is None:
             names = [name for name in names if not _is_log_of_files(root / folder / name)]
         for name in sorted(names):
             yield planned(root, f"{folder}/{name}", FileKind.SOURCE_LOG)
+
+
+def has_shared_log(query_dir: Path, offsets: Mapping[str, str]) -> bool:
+    """Tell whether a stream of files is read twice (a self-union): it has two offsets and one log.
+
+    Then the number of a log says nothing of its offset: Spark counts the logs without it.
+    """
+    found = [_log_offset(text) for text in offsets.values()]
+    read = [last for last in found if last is not None and last >= 0]
+    if len(set(read)) == len(read):
+        return False
+    sources = query_dir / "sources"
+    return len(read) > sum(_has_log_of_files(sources / name) for name in _names(sources))
+
+
+def _has_log_of_files(folder: Path) -> bool:
+    return any(not name.startswith(".") and _is_log_of_files(folder / name) for name in _names(folder))
 
 
 def _names(folder: Path) -> list[str]:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as f
 
-from dagster_ckpt.spark.plan.chains import why_it_leaves_its_inputs, why_it_leaves_its_reader
+from dagster_ckpt.spark.plan.chains import (
+    why_it_leaves_its_inputs,
+    why_it_leaves_its_reader,
+    why_it_reads_apart,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,3 +86,5 @@ def test_a_reader_that_reads_an_input_twice_or_not_at_all_takes_none_in(
     for wrong in (one.union(one), one, one.join(renamed, "timestamp"), one.union(other).union(rate())):
         assert "each of its inputs once" in why_it_leaves_its_inputs(wrong, [one, other])
     assert "once" in why_it_leaves_its_inputs(one.union(one), [one])
+    assert "twice" in why_it_reads_apart(one.union(one)), "given as two inputs"
+    assert why_it_reads_apart(one.union(other)) == ""

@@ -9,7 +9,8 @@ import pytest
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import FileKind
-from dagster_ckpt.errors import Declined, NotFound
+from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
+from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
 from dagster_ckpt.spark.snapshot.capture import (
     CapturePlan,
     latest_committed_batch,
@@ -212,6 +213,22 @@ def test_files_seen_by_a_batch_that_was_never_committed_are_left_out(query: Fake
     query.write("sources/1/0", "v1\n1795212613779")
     sources = [f.path for f in plan_capture(query.query).files if f.kind is FileKind.SOURCE_LOG]
     assert sources == ["query/sources/1/0"]
+
+
+def test_a_stream_that_is_read_twice_shifts_the_numbers_of_logs_and_none_is_cut(query: FakeQuery) -> None:
+    """Spark writes two offsets of it, and numbers the logs without it."""
+    offsets = ["0", "0", "3"]
+    query.commit(1).write(
+        "offsets/0", "\n".join(["v1", "{}", *(f'{{"logOffset":{one}}}' for one in offsets)])
+    )
+    for name in ("0/0", "1/0", "1/1", "1/2", "1/3"):
+        query.write(f"sources/{name}", 'v1\n{"path":"file:///a","timestamp":1,"batchId":0}')
+    sources = [f.path for f in plan_capture(query.query).files if f.kind is FileKind.SOURCE_LOG]
+    assert sources == [f"query/sources/{name}" for name in ("0/0", "1/0", "1/1", "1/2", "1/3")]
+    with pytest.raises(InvalidRequest, match="reads a stream of files twice"):
+        refuse_names_that_are_patterns("map", query.query, BatchId(0))
+    query.write("offsets/0", 'v1\n{}\n{"logOffset":0}\n{"logOffset":0}\n{"pos":0}')
+    refuse_names_that_are_patterns("two streams and a channel", query.query, BatchId(0))
 
 
 def test_a_cut_before_any_batch_holds_no_batch_whatever_was_committed_since(query: FakeQuery) -> None:
