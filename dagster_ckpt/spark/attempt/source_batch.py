@@ -23,7 +23,7 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
     """
     try:
         texts = read_offsets(query_dir, batch_id)
-        if has_shared_log(query_dir, texts):
+        if has_shared_log(query_dir / "sources", texts):
             raise InvalidRequest(
                 f"the query of {query_dir.parent.name!r} reads a stream of files twice, and Spark keeps one log of "
                 f"both. Batch {batch_id} was not written: read it once more with a spark.readStream of its own, or "

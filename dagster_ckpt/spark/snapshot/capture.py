@@ -189,7 +189,7 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
     """Yield the files that each source keeps: the file source's log up to the batch, any other source's start
     position.
     """
-    is_shared = has_shared_log(root / "query", offsets)
+    is_shared = has_shared_log(root / "query/sources", offsets)
     for source in sorted(_names(root / "query/sources")):
         folder = f"query/sources/{source}"
         names = [name for name in _names(root / folder) if not name.startswith(".")]
@@ -206,7 +206,7 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
             yield planned(root, f"{folder}/{name}", FileKind.SOURCE_LOG)
 
 
-def has_shared_log(query_dir: Path, offsets: Mapping[str, str]) -> bool:
+def has_shared_log(sources: Path, offsets: Mapping[str, str]) -> bool:
     """Tell whether a stream of files is read twice (a self-union): it has two offsets and one log.
 
     Then the number of a log says nothing of its offset: Spark counts the logs without it.
@@ -215,7 +215,6 @@ def has_shared_log(query_dir: Path, offsets: Mapping[str, str]) -> bool:
     read = [last for last in found if last is not None and last >= 0]
     if len(set(read)) == len(read):
         return False
-    sources = query_dir / "sources"
     return len(read) > sum(_has_log_of_files(sources / name) for name in _names(sources))
 
 
