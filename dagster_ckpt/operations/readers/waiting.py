@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment, load_record
@@ -21,6 +22,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.phases import waiting_in
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.positions import to_publish
+from dagster_ckpt.spark.sink.published import in_another_table, why_put_back
 from dagster_ckpt.spark.sink.waiting.aside import RefusedNote, refused_in, to_set_aside
 from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
@@ -51,7 +53,8 @@ class WaitingRows:
 def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tuple[WaitingRows, ...]:
     """Return the rows that wait for a pipeline's sinks, by its newest working directory or checkpoint.
 
-    Changes nothing. Raises NotFound for a pipeline that has never run, Corrupt, Unavailable.
+    Changes nothing. Raises NotFound for a pipeline that has never run, InvalidRequest where a sink's rows are in
+    another table than it has now, Corrupt, Unavailable.
     """
     deployment = coordinator.deployment(pipeline)
     record = load_record(deployment.store, pipeline.name)
@@ -64,12 +67,14 @@ def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tu
             continue
         sink = open_sink(pipeline, uid, coordinator)
         if attempt is None:
-            waiting, note = _of_snapshot(deployment, record, uid, sink), None
+            waiting, note, lost = _of_snapshot(deployment, record, uid, sink), None, ""
         else:
             root = attempt.stage(uid).root
+            lost = why_put_back(root, sink, _called(uid, sink))
             waiting, note = waiting_in(root, sink), refused_in(root)
         if waiting:
-            found.append(_told(pipeline, uid, sink, to_set_aside(waiting, note), note))
+            told = _told(pipeline, uid, sink, to_set_aside(waiting, note), note)
+            found.append(replace(told, why=lost) if lost else told)
     return tuple(found)
 
 
@@ -84,7 +89,15 @@ def _of_snapshot(
     stage = source.metadata.stage(uid)
     if stage is None or stage.table is None:
         return ()
-    return to_publish(sink.position(), cut_of(source, stage, stage.table))
+    cut = cut_of(source, stage, stage.table)
+    head, place = cut.snapshot.head, cut.snapshot.uri
+    if head is not None and not same_place(place, sink.place) and not sink.has_published(head):
+        raise in_another_table(_called(uid, sink), place)
+    return to_publish(sink.position(), cut)
+
+
+def _called(uid: StageUid, sink: Sink) -> str:
+    return f"sink {uid} ({sink.place})"
 
 
 def _told(

@@ -111,6 +111,13 @@ def position_of(sink: Sink, stage_dir: Path) -> SinkPosition | None:
     return position
 
 
+def in_another_table(called: str, place: str) -> InvalidRequest:
+    """Return the refusal of a sink that was given another table than its rows are in."""
+    return InvalidRequest(
+        f"{called} has none of the rows that were published: they are in {place}. Write that table again, or {MOVED}"
+    )
+
+
 def _note(stage_dir: Path) -> PublishedNote | None:
     return read_record(PublishedNote, StageDirectory(stage_dir).published)
 
@@ -122,10 +129,7 @@ def _why_put_back(note: PublishedNote | None, called: str, sink: Sink, position:
     if shown is not None and shown >= note.checkpoint_id:
         return ""
     if note.place and not same_place(note.place, sink.place):
-        raise InvalidRequest(
-            f"{called} has none of the rows that were published: they are in {note.place}. Write that table again, or "
-            f"{MOVED}"
-        )
+        raise in_another_table(called, note.place)
     at = "nothing" if shown is None else f"checkpoint {shown}"
     return (
         f"{called} shows {at}, but checkpoint {note.checkpoint_id} was published to it: it was put back to an older "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,10 @@ class Till:
             done = job.execute_in_process(run_config={"ops": ops}, instance=instance, raise_on_error=False)
         return "" if done.success else failure_text(done)
 
-    def command(self, *words: str, code: int = 0, with_code: bool = True) -> Any:
-        """Return the JSON that a command of ``dagster-ckpt`` answers with."""
+    def command(self, *words: str, code: int = 0, with_code: bool = True, named: str = "orders") -> Any:
+        """Return the JSON that a command of ``dagster-ckpt`` answers with; ``named``: the table in its code."""
+        self.code.write_text(CODE.replace('"orders",', f'"{named}",'))
+        sys.modules.pop(self.code.stem, None)  # it is loaded once a process
         where = ["-f", str(self.code)] if with_code else []
         given = [*words, *where, "--base", str(self.folder / "lab"), "--json"]
         result = CliRunner().invoke(main, given)
@@ -124,6 +127,9 @@ def test_rows_that_a_check_of_the_database_refuses_are_shown_set_aside_and_gone_
     assert (waits["sink"], waits["rows"], waits["checkpoint_id"]) == ("orders", 2, 3)
     assert "CHECK" in waits["why"]
     assert waits["examples"] == [["3", "30"], ["4", "400"]]
+    elsewhere = "has none of the rows that were published: they are in"
+    for act in ("set-aside", "publish"):
+        assert elsewhere in till.command(act, "till", code=2, named="elsewhere")["error"]["message"]
     still = till.command("publish", "till", code=1)
     assert [one["sink"] for one in still["waiting"]] == ["orders"]
     assert till.shown() == [(1, 10), (2, 20)]
@@ -149,6 +155,7 @@ def test_rows_that_a_check_of_the_database_refuses_are_shown_set_aside_and_gone_
     assert waits["examples"] == [["3", "30"], ["4", "400"]], (
         "of the checkpoint: there is no directory any more"
     )
+    assert elsewhere in till.command("set-aside", "till", code=2, named="elsewhere")["error"]["message"]
     unknown = till.job("till_savepoint", savepoint={"action": "checkpoint", "set_aside": ["order"]})
     assert "has no sink 'order' to set rows aside of: it has orders" in unknown
     assert till.job("till_savepoint", savepoint={"action": "checkpoint", "set_aside": ["orders"]}) == ""
