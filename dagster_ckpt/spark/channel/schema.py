@@ -67,7 +67,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     carried: pa.Schema
     try:
         carried = to_arrow_schema(schema, timezone="UTC")
-    except PySparkException as error:
+    except (PySparkException, ValueError) as error:  # of a map of nulls Arrow says ValueError
         column = next((one for one in schema.fields if not _is_carried(one.dataType)), None)
         what = (
             "these columns" if column is None else f"column {column.name!r}, {column.dataType.simpleString()}"
@@ -82,7 +82,7 @@ def _is_carried(kind: DataType) -> bool:
 
     try:
         to_arrow_type(kind, timezone="UTC")
-    except PySparkException:
+    except (PySparkException, ValueError):
         return False
     return True
 

@@ -255,12 +255,17 @@ def test_a_type_that_changed_is_cast_where_that_gives_sparks_value_and_refused_e
         cast(2**40, pa.int64(), pa.int32())
 
 
+@pytest.mark.parametrize(
+    ("value", "of"),
+    [("make_interval(1)", "interval"), ("map()", "map<void,void>")],
+)
 def test_a_type_that_no_channel_can_carry_is_refused_when_the_stage_starts(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, value: str, of: str
 ) -> None:
+    """Of a map of nothing it said what Arrow says, without a column."""
     log = ChannelLog.create(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"Arrow has no form for column 'calendar', interval"):
-        ChannelSink(log, spark.sql("SELECT make_interval(1) AS calendar").schema)
+    with pytest.raises(InvalidRequest, match=rf"Arrow has no form for column 'rare', {of}: cast it"):
+        ChannelSink(log, spark.sql(f"SELECT {value} AS rare").schema)
 
 
 def test_a_consumer_does_not_inherit_the_watermark_of_its_producer(
