@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,9 +45,12 @@ class LaunchTarget:
 
 
 def of_program(
-    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest
+    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest | Path
 ) -> ExitCode | None:
-    """Let an extension restore what no job runs, or take a snapshot of it; None: the pipeline is no such program."""
+    """Let an extension restore what no job runs, take a snapshot of it, or show how a file would be a pipeline.
+
+    None: there is no such program.
+    """
     for name in extension_names(PROGRAMS):
         done: ExitCode | None = extension(PROGRAMS, name)(work, pipeline, asked)
         if done is not None:

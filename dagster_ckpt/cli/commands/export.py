@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import click
 
 from dagster_ckpt.cli.context import (
+    ExitCode,
     Invocation,
     StoreExpectation,
     command,
@@ -16,10 +18,11 @@ from dagster_ckpt.cli.context import (
     pipeline_option,
     snapshots_known,
 )
-from dagster_ckpt.cli.launch import savepoint_added
+from dagster_ckpt.cli.launch import of_program, savepoint_added
 from dagster_ckpt.core.ids import BatchId, StageUid, pipeline_id, stage_uid
 from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
 from dagster_ckpt.core.units import counted, size
+from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
@@ -110,7 +113,7 @@ def _export_facts(work: Invocation, found: FoundSnapshot, target: str) -> None:
 
 @command("adopt")
 @click.argument("pipeline")
-@click.argument("stages", nargs=-1, required=True, metavar="STAGE=DIR...")
+@click.argument("stages", nargs=-1, metavar="STAGE=DIR...")
 @click.option(
     "--batch", type=click.IntRange(min=0), default=None, help="Committed batch; default: the newest."
 )
@@ -126,11 +129,22 @@ def adopt(
     batch: int | None,
     target: str,
     label: LabelChanges,
-) -> None:
+) -> ExitCode | None:
     """Make Spark's own checkpoint directories a savepoint of PIPELINE.
 
     DIR is the checkpointLocation of a query, as a local path; it is only read. The query is best stopped first.
+
+    Of a program (`adopt job.py`) it shows, as a diff, the same program with decorators. Nothing is run or changed.
     """
+    file = Path(pipeline)
+    if not stages and file.suffix == ".py":
+        if not file.is_file():
+            raise NotFound(f"there is no file {pipeline}")
+        return of_program(work, pipeline_id(re.sub(r"\W+", "_", file.stem)), file)
+    if not stages:
+        raise click.UsageError(
+            "give STAGE=DIR: each stage and its query's checkpointLocation; or a program, job.py"
+        )
     directories = {
         StageUid(stage_uid(uid)): Path(folder) for uid, folder in key_values("STAGE=DIR", stages).items()
     }
@@ -156,3 +170,4 @@ def adopt(
             work.output.say(
                 f"  {one.uid}: batch {one.uncommitted_batch} was begun and not committed; it will run again"
             )
+    return None

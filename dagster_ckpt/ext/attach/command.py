@@ -1,4 +1,4 @@
-"""run: a program with every streaming query attached; and the restore of one, which no job of Dagster's makes."""
+"""run: a program with every streaming query attached; its restore and its adoption, which no job of Dagster's makes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dagster_ckpt.ext.attach.attachment import attach
 from dagster_ckpt.ext.attach.idle import DEFAULTS, snapshot_of_idle
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 from dagster_ckpt.ext.attach.restore import ProgramRestore
+from dagster_ckpt.ext.attach.rewriting import adopted_program
 
 
 @command("run", short_help="a program, its streaming queries attached")
@@ -64,10 +65,15 @@ run.context_settings["ignore_unknown_options"] = True
 
 
 def restored(
-    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest
+    work: Invocation, pipeline: PipelineId, asked: RestoreOptions | CheckpointRequest | Path
 ) -> ExitCode | None:
-    """Put an attached program back that does not run, or take a snapshot of it; None: the pipeline is none."""
+    """Put an attached program back that does not run, or take a snapshot of it; None: the pipeline is none.
+
+    Of a file in Python, show the program with our decorators.
+    """
     base = work.locations.base
+    if isinstance(asked, Path):
+        return _adopted(work, pipeline, asked)
     programs = Path(base).expanduser().absolute() / "programs"
     directory = ProgramDirectory(programs / pipeline)
     if not base or not directory.record.exists():
@@ -87,3 +93,15 @@ def restored(
     ).run()
     work.output.say("start the program as ever: its queries go on from there")
     return ExitCode.FINE
+
+
+def _adopted(work: Invocation, pipeline: PipelineId, file: Path) -> ExitCode:
+    made = adopted_program(file, pipeline=pipeline, base=work.locations.base)
+    work.output.result(made)
+    if not work.output.as_json:
+        click.echo(made.diff, nl=False)  # as it is: to be piped to `patch`
+    for line in (*made.notes, *made.refusals):
+        work.output.say(line)
+    if made.takes_over:
+        work.output.say(f"to go on where it stopped: {made.takes_over}")
+    return ExitCode.TROUBLE if made.refusals else ExitCode.FINE

@@ -30,7 +30,7 @@ _IDS = re.compile(r"#\d+L?|@[0-9a-f]+")
 """Numbers in a plan's text that are others with each start."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _SOCKET = "socket"
-_NO_REPLAY = {_SOCKET: "a socket", "rate": "the rate source", "rate-micro-batch": "the rate source"}
+NO_REPLAY = {_SOCKET: "a socket", "rate": "the rate source", "rate-micro-batch": "the rate source"}
 _CLEANED = "files that cleanSource takes away"
 
 
@@ -220,7 +220,7 @@ def _read(kind: str, options: dict[str, str], now: AtStart) -> list[str]:
 def _passing(kind: str, options: dict[str, str]) -> str:
     """Return the part of a source that cannot be read again; empty: it has none."""
     cleans = any(n.lower() == CLEANS and v.strip().lower() != LEAVES_THEM for n, v in options.items())
-    return _CLEANED if cleans else _NO_REPLAY.get(_short(kind), "")
+    return _CLEANED if cleans else NO_REPLAY.get(_short(kind), "")
 
 
 def table_location(spark: SparkSession, table: str) -> tuple[str, str]:
