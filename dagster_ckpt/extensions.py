@@ -8,7 +8,7 @@ The library's own extensions (``ext/``) are registered like those of others, in 
 | ``dagster_ckpt.commands`` | a command of the program ``dagster-ckpt``, made with click |
 | ``dagster_ckpt.components`` | a function ``(file, *, name)`` that makes a pipeline of a file beside ``defs.yaml`` |
 | ``dagster_ckpt.participants`` | a function ``(fn, uid, output_mode, settings)`` that makes a ``StageParticipant`` |
-| ``dagster_ckpt.programs`` | a function ``(work, pipeline, asked)`` that restores, snapshots or adopts what no job runs |
+| ``dagster_ckpt.programs`` | a function ``(work, pipeline, asked)`` that restores, saves or adopts what no job runs |
 | ``dagster_ckpt.sessions`` | a context manager that yields a Spark session for a run |
 """
 

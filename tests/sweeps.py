@@ -57,6 +57,7 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
     "docs/test_tutorial.py": ("test_whoever_follows_the_tutorial",),
     "e2e/test_truth.py": ("test_the_days_join_apart_as_they_join_together",),
     "ext/attach/test_attach.py": ("test_a_program_that_starts_no_query_ends_as_it_ends[raise",),
+    "ext/attach/test_rewriting.py": ("test_the_program_goes_on_where_the_plain_one_stopped",),
     "ext/delta/test_delta_others.py": ("test_a_restore_beside_others_is_exact_or_refused_by_name[key0]",),
     "ext/delta/test_delta_s3.py": (
         "TestDeltaSinkInAnObjectStore::test_a_checkpoint_asks_for_the_log_as_often_however_many_were_before[key0]",

@@ -13,5 +13,6 @@
 | ``restore`` | directories and sinks put back from a snapshot, while the program does not run |
 | ``idle`` | a snapshot while the program does not run |
 | ``definitions`` | the program in Dagster: its pipeline, and what operates that |
-| ``command`` | the command ``run``, and ``restore`` of an attached program |
+| ``steps``, ``rewriting`` | a program's text with our decorators, as a diff |
+| ``command`` | the command ``run``; ``restore`` and ``adopt`` of a program |
 """

@@ -13,13 +13,13 @@ from shlex import quote
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.queries import NO_REPLAY, SESSION_LOCATION
-from dagster_ckpt.ext.attach.steps import ProgramText, Step, chain_of, names_read
+from dagster_ckpt.ext.attach.steps import ProgramText, Statement, chain_of, names_read
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
 
 _Calls = list[tuple[str, ast.Call | None]]
 _TABLES = {"", "delta", "parquet", "orc", "json", "csv"}
 _STARTS = ("start", "toTable")
-_WAITS = {"awaitTermination", "awaitAnyTermination", "processAllAvailable", "stop"}
+_WAITS = {"awaitTermination", "awaitAnyTermination", "processAllAvailable", "stop", "setLogLevel"}
 _READS = {"load", "json", "parquet", "csv", "orc", "text", "table"}
 _FIELDS = {"format": "format", "queryName": "query_name", "outputMode": "output_mode"}
 _OURS = (
@@ -52,57 +52,43 @@ class _Query:
     told: WriterNotes
     frame: ast.expr
     needs: list[int]
-    partition_by: tuple[str, ...]
 
 
 class _Session:
     """Name and settings of the session. Raises InvalidRequest for one that the text does not say."""
 
     def __init__(self, text: ProgramText, first_query: int) -> None:
-        self._text, self.conf, self.given = text, dict[str, str](), dict[str, str]()
-        made = [one for one in text.steps if any(n == "getOrCreate" for n, _ in chain_of(_value(one))[1])]
+        self.conf = dict[str, str]()
+        self.given: dict[str, object] = {}
+        made = [one for one in text.steps if "getOrCreate" in _names(one)]
         target = getattr(made[0].node, "targets", [None])[0] if made else None
-        if len(made) != 1 or not isinstance(target, ast.Name):
-            raise InvalidRequest(
-                "its session is not made once, by `name = SparkSession.builder…getOrCreate()`"
-            )
+        targets = [
+            t for one in text.steps for t in getattr(one.node, "targets", []) if isinstance(t, ast.Name)
+        ]
+        if (
+            len(made) != 1
+            or not isinstance(target, ast.Name)
+            or sum(one.id == target.id for one in targets) != 1
+        ):
+            raise InvalidRequest("no `name = SparkSession.builder…getOrCreate()`, once, makes its session")
         self.name = target.id
         for place, step in enumerate(text.steps):
-            start, calls = chain_of(_value(step))
-            names = [name for name, _ in calls]
-            if step is made[0]:
-                for call in calls:
-                    self._set(*call, step.node.lineno)
-            elif isinstance(start, ast.Name) and start.id == self.name and isinstance(step.node, ast.Expr):
-                is_setting = names[:2] in (["conf", "set"], ["sparkContext", "setLogLevel"])
-                if is_setting and (place < first_query or names[1] != "set"):
-                    self._set(*calls[1], step.node.lineno)
-                elif names[0] not in ("stop", "streams") and names[-1] != "register" and not _starts(step):
-                    raise InvalidRequest(
-                        f"line {step.node.lineno} changes the session: {ast.unparse(step.node)}"
-                    )
-            elif (
-                self.name in step.binds
-                and not isinstance(step.node, ast.Expr)
-                and not _only_waits(step, self.name)
-            ):
-                raise InvalidRequest(f"line {step.node.lineno} does what is not to be seen with the session")
-
-    def _set(self, name: str, call: ast.Call | None, line: int) -> None:
-        values = [
-            self._text.literal(one)
-            for one in ([*call.args, *(one.value for one in call.keywords)] if call else [])
-        ]
-        if name == "enableHiveSupport":
-            self.conf["spark.sql.catalogImplementation"] = "hive"
-        elif name in ("config", "set") and len(values) == 2 and None not in values:
-            self.conf[str(values[0])] = str(values[1])
-        elif name in ("appName", "master") and values[0] is not None:
-            self.given["app_name" if name == "appName" else name] = values[0]
-        elif name == "setLogLevel" and values[0] is not None:
-            self.conf["spark.log.level"] = values[0]
-        elif name not in ("builder", "getOrCreate"):
-            raise InvalidRequest(f"line {line} gives the session `{name}` with what is no literal")
+            names, calls = _names(step), chain_of(_value(step))[1]
+            is_of_session = self.name in step.binds and not isinstance(step.node, ast.Assign)
+            if step is made[0] or (is_of_session and names[:2] == ["conf", "set"] and place < first_query):
+                for name, call in calls:
+                    values = [text.literal(one) for one in call.args] if call else []
+                    if name in ("config", "set") and len(values) == 2 and None not in values:
+                        self.conf[str(values[0])] = str(values[1])
+                    elif name in ("appName", "master") and values and values[0] is not None:
+                        self.given["app_name" if name == "appName" else name] = values[0]
+                    elif name not in ("builder", "getOrCreate", "conf"):
+                        raise InvalidRequest(
+                            f"line {step.node.lineno}: `{name}` of the session is no literal"
+                        )
+            elif is_of_session and names[-1:] != ["register"] and not _only_waits(step, self.name):
+                raise InvalidRequest(f"line {step.node.lineno} changes the session: {ast.unparse(step.node)}")
+        self.given["conf"] = self.conf
 
 
 class _Rewriting:
@@ -154,7 +140,7 @@ class _Rewriting:
         step = self.text.steps[place]
         calls = chain_of(_value(step))[1]
         at = [name for name, _ in calls].index("writeStream")
-        told, partition_by = self._told(calls[at + 1 :])
+        told = self._told(calls[at + 1 :])
         whole = self.session.conf.get(SESSION_LOCATION)
         if not told.option(CHECKPOINT_LOCATION) and whole and told.query_name:
             told.note(CHECKPOINT_LOCATION, f"{whole}/{told.query_name}")
@@ -167,7 +153,13 @@ class _Rewriting:
             n.value for n in ast.walk(step.node) if isinstance(n, ast.Attribute) and n.attr == "writeStream"
         )
         needs = self.text.needed(names_read(frame), place, self.session.name)
-        query = _Query(place=place, uid=uid, told=told, frame=frame, needs=needs, partition_by=partition_by)
+        given = [
+            step for step in (self.text.steps[one] for one in needs) if not isinstance(step.node, ast.Expr)
+        ]
+        bound = {name for one in given for name in one.binds}
+        if both := bound & {name for one in self.text.steps if one.is_import for name in one.binds}:
+            raise InvalidRequest(f"{', '.join(sorted(both))} is imported, and is given another value")
+        query = _Query(place=place, uid=uid, told=told, frame=frame, needs=needs)
         self._check(query)
         return query
 
@@ -177,9 +169,9 @@ class _Rewriting:
             raise InvalidRequest(f"its {of} is computed: write it out, as text or a constant of the program")
         return found
 
-    def _told(self, calls: _Calls) -> tuple[WriterNotes, tuple[str, ...]]:
-        """Return what the writer is told, and its columns of partitions. Raises InvalidRequest for anything else."""
-        told, columns = WriterNotes(), list[str]()
+    def _told(self, calls: _Calls) -> WriterNotes:
+        """Return a writer's notes. Raises InvalidRequest for what has no word here."""
+        told = WriterNotes()
         for name, call in calls:
             args = call.args if call else []
             named = {one.arg or "**": one.value for one in call.keywords} if call else {}
@@ -190,8 +182,6 @@ class _Rewriting:
             elif name == "option":
                 key = self._literal(args[0] if args else named.get("key"), "option")
                 named = {key: args[1] if args[1:] else named["value"]}
-            elif name == "partitionBy":
-                columns += [self._literal(one, "partitionBy") for one in args]
             elif name in _STARTS:
                 named |= {"path": args[0]} if args else {}
             elif name == "trigger" and "continuous" not in named:
@@ -207,7 +197,7 @@ class _Rewriting:
             raise InvalidRequest(f"what {told.format} keeps is no table of rows")
         if told.output_mode.lower() != "append":
             raise InvalidRequest(f"{told.output_mode} rows need a sink with a key: write it by hand")
-        return told, tuple(columns)
+        return told
 
     def _check(self, query: _Query) -> None:
         """Raise InvalidRequest for a query that needs what is not there, or reads what a query writes."""
@@ -219,8 +209,8 @@ class _Rewriting:
             where = f"line {getattr(one, 'lineno', 0)}"
             if name in ("argv", "parse_args", "input"):
                 raise InvalidRequest(f"{where} reads the program's arguments: write their values out")
-            if name == "writeStream" or isinstance(one, ast.Global | ast.Nonlocal):
-                raise InvalidRequest(f"it needs {where}, which starts a query or changes a global name")
+            if name == "writeStream":
+                raise InvalidRequest(f"it needs {where}, which starts a query")
             text = self.text.literal(one)
             if text is not None and any(_overlap(_plain(text), place) for place in self.written):
                 raise InvalidRequest(
@@ -241,56 +231,44 @@ class _Rewriting:
 
     def program(self, queries: list[_Query], base: str) -> str:
         """Return the program with our decorators. Raises InvalidRequest for a name that it would have twice."""
-        steps = self.text.steps
-        used = sorted({place for query in queries for place in query.needs})
-        imported = {name for step in steps if step.is_import for name in step.binds}
-        inside = {self.session.name} | {n for n, times in self.text.bound.items() if times > 1} - imported
-
-        def is_inside(step: Step) -> bool:
-            return not step.is_import and bool((step.uses | step.binds) & inside)
-
-        while more := {name for p in used if is_inside(steps[p]) for name in steps[p].binds} - inside:
-            inside |= more
-        outside = [
-            step
-            for place, step in enumerate(steps)
-            if (place in used and not is_inside(step)) or (step.is_import and "*" in step.binds)
-        ]
-        taken = {name for step in outside for name in step.binds} | set(dir(builtins))
-        ours = {*_OURS, "DeltaTable", "CheckpointCoordinatorResource", "pipeline", "defs"}
-        tables = {f"{query.uid}_table" for query in queries}
-        if clash := sorted(taken & (ours | tables)):
+        used = {name for query in queries for place in query.needs for name in self.text.steps[place].uses}
+        used |= {name for query in queries for name in names_read(query.frame)} | {"*", "annotations"}
+        imports = [step for step in self.text.steps if step.is_import and step.binds & used]
+        ours = sorted([*_OURS, *(["CheckpointCoordinatorResource"] if base else [])])
+        taken = {"pipeline", "defs", *ours, *(f"{query.uid}_table" for query in queries)}
+        if clash := sorted({name for step in imports for name in step.binds} & taken):
             raise InvalidRequest(f"the program would have two meanings of {', '.join(clash)}: rename its own")
-        parts, edges = [], ""
+        taken |= {*dir(builtins), *(name for step in imports for name in step.binds)}
+        parts = [
+            "\n".join(
+                [
+                    *(one.text() for one in imports if "annotations" in one.binds),
+                    f"from dagster_ckpt import {', '.join(ours)}",
+                    *(one.text() for one in imports if "annotations" not in one.binds),
+                ]
+            )
+        ]
+        edges = ""
         for query in queries:
-            name = f"{query.uid}_rows" if query.uid in taken | ours | tables else query.uid
-            parts.append(self._stages(query, name, [steps[p] for p in query.needs if is_inside(steps[p])]))
-            edges += f"    {query.uid}_table({name}())\n"
-        ours_used = sorted([*_OURS, *(["CheckpointCoordinatorResource"] if base else [])])
-        lines = [one.text() for one in outside if getattr(one.node, "module", "") == "__future__"]
-        lines += ["from dagster_ckpt import (", *(f"    {name}," for name in ours_used), ")"]
-        lines += ["from dagster_ckpt.sinks import DeltaTable"] if any(q.partition_by for q in queries) else []
-        lines += [one.text() for one in outside if getattr(one.node, "module", "") != "__future__"]
-        given = {**self.session.given, "conf": self.session.conf}
-        session = f"SparkSessionResource({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+            name = f"{query.uid}_rows" if query.uid in taken else query.uid
+            parts.append(self._stages(query, name))
+            edges += f"\n    {query.uid}_table({name}())"
+        given = ", ".join(f"{name}={value!r}" for name, value in self.session.given.items())
         where = f"    coordinator=CheckpointCoordinatorResource(base_dir={base!r}),\n" if base else ""
         parts += [
-            f'@checkpointed_pipeline(name="{self.pipeline}")\ndef pipeline():\n{edges.rstrip()}',
-            f"defs = build_pipeline_definitions(\n    pipeline,\n{where}    spark={session},\n)\n",
+            f'@checkpointed_pipeline(name="{self.pipeline}")\ndef pipeline():{edges}',
+            f"defs = build_pipeline_definitions(\n    pipeline,\n{where}    spark=SparkSessionResource({given}),\n)\n",
         ]
-        return "\n\n\n".join(["\n".join(lines), *parts])
+        return "\n\n\n".join(parts)
 
-    def _stages(self, query: _Query, name: str, steps: list[Step]) -> str:
-        settings = f'(uid="{query.uid}")' if name != query.uid else ""
+    def _stages(self, query: _Query, name: str) -> str:
         segment = ast.get_source_segment(self.text.source, query.frame) or ""
         lines = [f"    {self.session.name} = spark"] if self.session.name != "spark" else []
-        lines += [step.text("    ") for step in steps]
+        lines += [self.text.steps[place].text("    ") for place in query.needs]
         lines += [f"    return (\n        {segment}\n    )" if "\n" in segment else f"    return {segment}"]
-        to = f"(to=DeltaTable(partition_by={query.partition_by!r}))" if query.partition_by else ""
-        return (
-            f"@spark_source{settings}\ndef {name}(spark):\n" + "\n".join(lines) + f"\n\n\n@spark_sink{to}\n"
-            f"def {query.uid}_table({name}):\n    return {name}"
-        )
+        settings = f'(uid="{query.uid}")' if name != query.uid else ""
+        source = "\n".join([f"@spark_source{settings}", f"def {name}(spark):", *lines])
+        return f"{source}\n\n\n@spark_sink\ndef {query.uid}_table({name}):\n    return {name}"
 
 
 def adopted_program(file: Path, *, pipeline: str, base: str = "") -> AdoptedProgram:
@@ -327,18 +305,18 @@ def adopted_program(file: Path, *, pipeline: str, base: str = "") -> AdoptedProg
     return made
 
 
-def _value(step: Step) -> ast.expr | None:
+def _value(step: Statement) -> ast.expr | None:
     return step.node.value if isinstance(step.node, ast.Expr | ast.Assign) else None
 
 
-def _only_waits(step: Step, session: str) -> bool:
+def _only_waits(step: Statement, session: str) -> bool:
     chains = [chain_of(one) for one in ast.walk(step.node) if isinstance(one, ast.Call)]
     return all(
         calls[-1][0] in _WAITS for start, calls in chains if calls and getattr(start, "id", "") == session
     )
 
 
-def _is_over(step: Step, session: str) -> bool:
+def _is_over(step: Statement, session: str) -> bool:
     """Return whether a pipeline needs no word for it: an import, a constant, the session, waiting for a query."""
     start, calls = chain_of(_value(step))
     is_session = getattr(start, "id", "") in (session, "SparkSession")
@@ -350,8 +328,12 @@ def _is_over(step: Step, session: str) -> bool:
     )
 
 
-def _starts(step: Step) -> bool:
-    names = [name for name, _ in chain_of(_value(step))[1]]
+def _names(step: Statement) -> list[str]:
+    return [name for name, _ in chain_of(_value(step))[1]]
+
+
+def _starts(step: Statement) -> bool:
+    names = _names(step)
     at = next((n for n, name in enumerate(names) if name in _STARTS), 0)
     return (
         names.count("writeStream") == 1 and names.index("writeStream") < at and set(names[at + 1 :]) <= _WAITS

@@ -16,6 +16,7 @@ SQL_NAMES = "what SQL calls by its name"
 """Stands for views and functions that a session registers: whoever writes SQL may use any of them."""
 _REGISTERS = {"createOrReplaceTempView", "createTempView", "register", "createGlobalTempView"}
 _WRITES_SQL = {"sql", "table", "expr", "selectExpr", "call_udf", "call_function"}
+_CHANGES = {"add", "append", "extend", "insert", "pop", "setdefault", "update"}
 _ONLY_LOOKS = {"writeStream", "printSchema", "explain", "show"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -55,7 +56,7 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Step:
+class Statement:
     """Statement of the program, in the order in which it runs; a statement with a body is one step."""
 
     node: ast.stmt
@@ -77,22 +78,19 @@ class Step:
         alone = {name for name, _ in chain_of(getattr(self.node, "value", None))[1]}
         if isinstance(self.node, ast.Expr) and alone & _ONLY_LOOKS:
             return frozenset()
-        for start, calls in (chain_of(one) for one in ast.walk(self.node) if isinstance(one, ast.Call)):
-            found |= {SQL_NAMES} if calls and calls[-1][0] in _REGISTERS else set()
-            if isinstance(start, ast.Name) and not isinstance(self.node, ast.Assign | ast.AnnAssign):
-                found.add(start.id)
+        is_value = isinstance(self.node, ast.Assign | ast.AnnAssign)
+        for call in (one for one in ast.walk(self.node) if isinstance(one, ast.Call)):
+            start, calls = chain_of(call)
+            last = calls[-1][0] if calls else getattr(call.func, "id", "")
+            found |= {SQL_NAMES} if last in _REGISTERS else set()
+            if last != "print" and (not is_value or last in _CHANGES):
+                found |= {one.id for one in (start, *call.args) if isinstance(one, ast.Name)}
         return frozenset(found)
 
     @cached_property
-    def uses(self) -> frozenset[str]:
-        """Names that it reads from outside."""
-        if not isinstance(self.node, ast.FunctionDef):
-            return frozenset(names_read(self.node))
-        own = {one.arg for one in ast.walk(self.node.args) if isinstance(one, ast.arg)} | set(
-            _stored(self.node)
-        )
-        outside = [*self.node.decorator_list, *self.node.args.defaults]
-        return frozenset((names_read(self.node) - own).union(*map(names_read, outside)))
+    def uses(self) -> set[str]:
+        """Names that it reads; parameters and names of its own body, too."""
+        return names_read(self.node)
 
     def text(self, prefix: str = "") -> str:
         """Return its lines as they stand, or, where another indentation would change them, as Python writes them."""
@@ -120,7 +118,12 @@ class ProgramText:
             self.tree = ast.parse(self.source)
         except (SyntaxError, ValueError) as error:
             raise InvalidRequest(f"{file} is no program in Python: {error}") from error
-        self.steps = [Step(node, self.source) for node in self._opened()]
+        for one in ast.walk(self.tree):
+            if isinstance(one, ast.Global):
+                raise InvalidRequest(
+                    f"line {one.lineno} of {file} changes a global name: give values by arguments"
+                )
+        self.steps = [Statement(node, self.source) for node in self._opened()]
         self.bound = Counter(name for step in self.steps for name in step.binds)
         pairs = [(one.node.targets, one.node.value) for one in self.steps if isinstance(one.node, ast.Assign)]
         names = [
@@ -164,7 +167,7 @@ class ProgramText:
     def needed(self, names: Collection[str], before: int, apart: str) -> list[int]:
         """Return the places of the steps before one that names need, in order; ``apart``: a name given elsewhere."""
         wanted, chosen = set(names) - {apart}, set[int]()
-        places = range(before)
+        places = [place for place in range(before) if not self.steps[place].is_import]
         while more := {p for p in places if p not in chosen and self.steps[p].binds & wanted}:
             chosen |= more
             wanted |= {name for place in more for name in self.steps[place].uses} - {apart}

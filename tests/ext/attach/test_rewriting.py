@@ -98,6 +98,10 @@ SHAPES = {
     + started("joined(clean(df))", "copy"),
     "a name that Python has": SESSION + READ + started("df", "sum"),
     "two on a line": SESSION + READ + "a = 1; df = df.limit(a)\n" + START,
+    "changed by a function": SESSION
+    + "import os\nos.getpid()\nschema = []\nprint(schema)\n(lambda x: x.append('id'))(schema)\n"
+    + "more = schema.append(os.sep)\ndf = spark.readStream.schema(str(schema)).json('/in')\n"
+    + START,
     "waiting for a key": SESSION
     + READ
     + f"q = {START}try:\n    q.awaitTermination()\nexcept KeyboardInterrupt:\n    spark.stop()\n",
@@ -180,8 +184,10 @@ def test_a_query_that_it_cannot_have_is_named(case: str, tmp_path: Path) -> None
     [
         ("print(1)", "starts no streaming query"),
         ("def", "is no program in Python"),
-        (f"spark = helper()\n{READ}{START}", "session is not made once"),
-        (SESSION.replace("('a')", "(name())") + READ + START, "gives the session `appName`"),
+        (f"{SESSION}{READ}def f():\n    global df\n{START}", "line 5 of"),
+        (f"{SESSION}spark = spark.newSession()\n{READ}{START}", "once, makes its session"),
+        (f"spark = helper()\n{READ}{START}", "once, makes its session"),
+        (SESSION.replace("('a')", "(name())") + READ + START, "`appName` of the session"),
         (f"{SESSION}{READ}{START}spark.conf.set('a', 'b')\n{START}", "line 5 changes the session"),
         (f"{SESSION}spark.sql('SET a=b')\n{READ}{START}", "line 3 changes the session"),
         (
@@ -217,10 +223,10 @@ query.awaitTermination()
 """
 GOES_ON = """
 import job
-from dagster_ckpt import CheckpointCoordinatorResource, load_table, run_epoch
+from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, load_table, run_epoch
 
 where = CheckpointCoordinatorResource(base_dir="ckpt")
-run = dict(coordinator=where, spark=job.defs.resources["spark"])
+run = dict(coordinator=where, spark=SparkSessionResource(master="local[2]"))
 run_epoch(job.pipeline, restore={"restore_from": "savepoint-1", "allow_missing_files": True}, **run)
 run_epoch(job.pipeline, **run)
 rows = load_table(job.pipeline, "totals_table", coordinator=where).to_arrow().to_pylist()
@@ -233,6 +239,7 @@ def put(folder: Path, name: str, at: str, amount: int) -> None:
     (folder / "in" / name).write_text(f'{{"at": "2026-01-01T{at}", "customer": "ann", "amount": {amount}}}\n')
 
 
+@pytest.mark.spark
 def test_the_program_goes_on_where_the_plain_one_stopped_and_reads_nothing_again(tmp_path: Path) -> None:
     def ran(*arguments: str) -> str:
         done = subprocess.run(
