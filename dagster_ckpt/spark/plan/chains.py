@@ -91,12 +91,11 @@ def why_it_leaves_its_inputs(frame: DataFrame, inputs: Sequence[DataFrame]) -> s
     return ""
 
 
-def why_it_reads_apart(frame: DataFrame) -> str:
-    """Return why a new reader has to read channels: Spark counts a stream that is given twice as one source, with two
-    offsets.
+def why_it_reads_apart(inputs: Sequence[StageUid]) -> str:
+    """Return why none of a stage's inputs is part of its query: Spark counts a stream that is given twice as one
+    source, with two offsets.
     """
-    here = _sources(frame) or []
-    return "reads a stream twice" if len(set(here)) < len(here) else ""
+    return "reads a stream twice" if len(set(inputs)) < len(inputs) else ""
 
 
 def _sources(frame: DataFrame) -> list[tuple[int, ...]] | None:
@@ -136,7 +135,8 @@ def _see_plans(pipeline: CheckpointedPipeline, spark: SparkSession, call: Calls)
             frame = call(spark, uid, inputs)
             why = why_it_leaves_its_reader(frame)
             if inputs:
-                leaves_inputs[uid] = why_it_leaves_its_inputs(frame, inputs) or why_it_reads_apart(frame)
+                twice = why_it_reads_apart(pipeline.upstream[uid])
+                leaves_inputs[uid] = why_it_leaves_its_inputs(frame, inputs) or twice
         except Exception as error:  # it is told where the stage runs
             leaves_reader[uid] = leaves_inputs[uid] = f"cannot be planned ({type(error).__name__})"
             continue

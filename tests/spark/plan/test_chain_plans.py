@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as f
 
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.plan.chains import (
     why_it_leaves_its_inputs,
     why_it_leaves_its_reader,
@@ -86,5 +87,6 @@ def test_a_reader_that_reads_an_input_twice_or_not_at_all_takes_none_in(
     for wrong in (one.union(one), one, one.join(renamed, "timestamp"), one.union(other).union(rate())):
         assert "each of its inputs once" in why_it_leaves_its_inputs(wrong, [one, other])
     assert "once" in why_it_leaves_its_inputs(one.union(one), [one])
-    assert "twice" in why_it_reads_apart(one.union(one)), "given as two inputs"
-    assert why_it_reads_apart(one.union(other)) == ""
+    assert why_it_leaves_its_inputs(one.union(one), [one, one]) == "", "given as two inputs, which"
+    assert "twice" in why_it_reads_apart([StageUid("one"), StageUid("one")])
+    assert why_it_reads_apart([StageUid("one"), StageUid("other")]) == ""
