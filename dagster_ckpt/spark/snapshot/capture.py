@@ -189,7 +189,9 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
     """Yield the files that each source keeps: the file source's log up to the batch, any other source's start
     position.
     """
-    is_shared = has_shared_log(root / "query/sources", offsets)
+    sources = root / "query/sources"
+    # Of a single log the number is right: the one stream of files that is read twice has it.
+    is_shared = has_shared_log(sources, offsets) and len(_logs_of_files(sources)) > 1
     for source in sorted(_names(root / "query/sources")):
         folder = f"query/sources/{source}"
         names = [name for name in _names(root / folder) if not name.startswith(".")]
@@ -215,7 +217,11 @@ def has_shared_log(sources: Path, offsets: Mapping[str, str]) -> bool:
     read = [last for last in found if last is not None and last >= 0]
     if len(set(read)) == len(read):
         return False
-    return len(read) > sum(_has_log_of_files(sources / name) for name in _names(sources))
+    return len(read) > len(_logs_of_files(sources))
+
+
+def _logs_of_files(sources: Path) -> list[str]:
+    return [name for name in _names(sources) if _has_log_of_files(sources / name)]
 
 
 def _has_log_of_files(folder: Path) -> bool:

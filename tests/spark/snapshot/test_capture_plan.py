@@ -229,6 +229,11 @@ def test_a_stream_that_is_read_twice_shifts_the_numbers_of_logs_and_none_is_cut(
         refuse_names_that_are_patterns("map", query.query, BatchId(0))
     query.write("offsets/0", 'v1\n{}\n{"logOffset":0}\n{"logOffset":0}\n{"pos":0}')
     refuse_names_that_are_patterns("two streams and a channel", query.query, BatchId(0))
+    query.write("offsets/0", 'v1\n{}\n{"logOffset":0}\n{"logOffset":0}')
+    (query.query / "sources/1").rename(query.query / "other")
+    query.write("sources/0/1", "v1")
+    sources = [f.path for f in plan_capture(query.query).files if f.kind is FileKind.SOURCE_LOG]
+    assert sources == ["query/sources/0/0"], "the only log has the stream's own number"
 
 
 def test_a_cut_before_any_batch_holds_no_batch_whatever_was_committed_since(query: FakeQuery) -> None:
