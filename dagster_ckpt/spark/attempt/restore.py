@@ -212,11 +212,11 @@ class AttemptRestorer:
     def _tell_left(self, decision: RestoreDecision) -> None:
         """Tell of tables that the pipeline has no more, such as a quarantine: a restore takes no rows back there."""
         shown = self.coordinator.record.shown
+        if shown is None or isinstance(decision, Adopt):
+            return
         has = {name for uid in self.pipeline.stages for name in self.tables.names_of(uid)}
         has |= {table.uid for table in self.pipeline.derived}
         places = {sink.place for _, _, sink in self.tables.opened()}
-        if shown is None or isinstance(decision, Adopt):
-            return
         for uid, table in shown.tables.items():
             if uid not in has and table.uri not in places and table.head is not None:
                 self.reporter.warn(

@@ -11,7 +11,7 @@ from dagster_ckpt.authoring.stage_settings import SourceBatch
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest, NotFound
-from dagster_ckpt.spark.snapshot.capture import has_shared_log, read_offsets
+from dagster_ckpt.spark.snapshot.capture import read_offsets, shared_logs
 
 _PATTERN = frozenset("{}[]*?\\")
 """Characters that make a path a pattern (SparkHadoopUtil.isGlobPath)."""
@@ -23,7 +23,7 @@ def read_source_batch(query_dir: Path, batch_id: BatchId) -> SourceBatch:
     """
     try:
         texts = read_offsets(query_dir, batch_id)
-        if has_shared_log(query_dir / "sources", texts):
+        if shared_logs(query_dir / "sources", texts):
             raise InvalidRequest(
                 f"the query of {query_dir.parent.name!r} reads a stream of files twice, and Spark keeps one log of "
                 f"both. Batch {batch_id} was not written: read it once more with a spark.readStream of its own, or "

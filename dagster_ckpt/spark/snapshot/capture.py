@@ -190,15 +190,14 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
     position.
     """
     sources = root / "query/sources"
-    # Of a single log the number is right: the one stream of files that is read twice has it.
-    is_shared = has_shared_log(sources, offsets) and len(_logs_of_files(sources)) > 1
-    for source in sorted(_names(root / "query/sources")):
+    shared = shared_logs(sources, offsets)
+    for source in sorted(_names(sources)):
         folder = f"query/sources/{source}"
         names = [name for name in _names(root / folder) if not name.startswith(".")]
         offset = offsets.get(source)
         last = None if offset is None else _log_offset(offset)
-        if is_shared and _has_log_of_files(root / folder):
-            # whole: what is beyond the batch is read by the next one
+        if len(shared) > 1 and source in shared:
+            # Whole: what is beyond the batch is read by the next one. Of a single log the number is right.
             last = max(int(name.removesuffix(".compact")) for name in names)
         if last is not None:
             names = log_up_to(names, last)
@@ -208,20 +207,17 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
             yield planned(root, f"{folder}/{name}", FileKind.SOURCE_LOG)
 
 
-def has_shared_log(sources: Path, offsets: Mapping[str, str]) -> bool:
-    """Tell whether a stream of files is read twice (a self-union): it has two offsets and one log.
+def shared_logs(sources: Path, offsets: Mapping[str, str]) -> frozenset[str]:
+    """Return the logs of a query's streams of files where one is read twice (a self-union); none: each is read once.
 
-    Then the number of a log says nothing of its offset: Spark counts the logs without it.
+    Such a stream has two offsets and one log, so that the number of a log says nothing of its offset.
     """
     found = [_log_offset(text) for text in offsets.values()]
     read = [last for last in found if last is not None and last >= 0]
     if len(set(read)) == len(read):
-        return False
-    return len(read) > len(_logs_of_files(sources))
-
-
-def _logs_of_files(sources: Path) -> list[str]:
-    return [name for name in _names(sources) if _has_log_of_files(sources / name)]
+        return frozenset()
+    logs = frozenset(name for name in _names(sources) if _has_log_of_files(sources / name))
+    return logs if len(read) > len(logs) else frozenset()
 
 
 def _has_log_of_files(folder: Path) -> bool:
