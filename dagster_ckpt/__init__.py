@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
     from dagster_ckpt.authoring.stage_settings import SourceBatch as SourceBatch
-    from dagster_ckpt.authoring.stages import StageContext as StageContext
+    from dagster_ckpt.authoring.stage_state import StageContext as StageContext
     from dagster_ckpt.authoring.stages import spark_sink as spark_sink
     from dagster_ckpt.authoring.stages import spark_source as spark_source
     from dagster_ckpt.authoring.stages import spark_stage as spark_stage
@@ -123,7 +123,7 @@ _HOMES: dict[str, str] = {
     "spark_sink": "authoring.stages",
     "pipeline_hook": "authoring.hooks",
     "HookContext": "authoring.hooks",
-    "StageContext": "authoring.stages",
+    "StageContext": "authoring.stage_state",
     "SourceBatch": "authoring.stage_settings",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",

@@ -33,6 +33,7 @@ def chaining_of(stage: StageDefinition) -> Chaining:
         (stage.is_backlog is not None, "has is_backlog"),
         (stage.participant is not None, "has conditions on its rows"),
         (stage.partitions is not None, f"has partitions={stage.partitions}"),
+        (hasattr(stage.state, "process"), f"hands its rows to {getattr(stage.state, '__name__', '')}"),
     )
     alone = (
         (not stage.chain, "has chain=False"),

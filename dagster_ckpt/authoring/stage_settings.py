@@ -159,6 +159,7 @@ class _ForAll(TypedDict, total=False):
     partitions: int
     chain: bool
     tags: Mapping[str, str]
+    state: type
     config_schema: Any
     required_resource_keys: Iterable[str]
 

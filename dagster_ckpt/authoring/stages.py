@@ -28,6 +28,7 @@ from dagster_ckpt.authoring.stage_settings import (
     check_values,
     take_participant,
 )
+from dagster_ckpt.authoring.stage_state import check_state
 from dagster_ckpt.authoring.targets import (
     SinkTarget,
     SourceOrigin,
@@ -42,7 +43,7 @@ from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 RESERVED_NAMES = frozenset({"restore", "complete"})
 """Names of the first and last op of every epoch job."""
@@ -57,20 +58,6 @@ class StageRole(StrEnum):
     """Reads other stages' channel logs and writes its own."""
     SINK = "sink"
     """Reads other stages' channel logs and writes a table."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageContext:
-    """Context of a stage function, beside its inputs: name a parameter ``context``."""
-
-    spark: SparkSession
-    uid: StageUid
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The op's run config, when the stage declares a ``config_schema``."""
-    resources: Any = None
-    """Dagster resources named in ``required_resource_keys``."""
-    hooks: Mapping[str, Any] = field(default_factory=dict)
-    """The pipeline's hooks of this attempt, by uid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +104,8 @@ class StageDefinition:
     """Settings of the session while the query is started; of a chain, those of its last stage."""
     max_entries_per_trigger: int = 0
     """At most this many channel log entries per micro-batch; 0: all that are there."""
+    state: type | None = None
+    """Class of the object that is the stage's own; None: it has none."""
     chain: bool = True
     """False: the stage is always a query of its own, also with ``operator_chaining`` (Flink: disableChaining)."""
     boundedness: Boundedness = Boundedness.UNBOUNDED
@@ -245,7 +234,7 @@ def _names(fn: Callable[..., DataFrame], setting: str, value: Any) -> tuple[str,
 
 _FOR_ALL = {
     *("previous_uids", "partitions", "chain", "output_mode", "tags", "config_schema"),
-    *("required_resource_keys", "boundedness", "barrier_after", "is_backlog"),
+    *("required_resource_keys", "boundedness", "barrier_after", "is_backlog", "state"),
     *QUARANTINE_SETTINGS,
 }
 _OF_STAGES = {*_FOR_ALL, "max_entries_per_trigger"}
@@ -275,6 +264,8 @@ def _define(
         _names(fn, "required_resource_keys", settings.get("required_resource_keys", ()))
     )
     check_values(fn, settings)
+    if settings.get("state") is not None:
+        check_state(fn.__name__, settings["state"], judges=not QUARANTINE_SETTINGS.isdisjoint(settings))
     if not isinstance(settings.get("chain", True), bool):
         raise InvalidRequest(f"{fn.__name__!r} has chain={settings['chain']!r}: give True or False")
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
@@ -310,6 +301,8 @@ def spark_source(
     Args:
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
+            ``state=Class``: an object of the stage's own, whose state is of each checkpoint's last row
+            (docs/how-to/hooks.md);
             ``chain=False``: a query of its own; ``asset="raw/orders"``: the Dagster asset it reads, upstream of
             the tables; ``boundedness="bounded"``: its data ends; ``barrier_after`` (SourceBatch -> bool): where a
             stream's checkpoints fall (the end of a file), each of which waits for such a batch within its

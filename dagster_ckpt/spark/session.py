@@ -6,11 +6,12 @@ Importable without pyspark: only ``build_session`` needs it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from dagster_ckpt.spark.versions import refuse_pipelines, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 _AS_THEY_ARE = frozenset({bool, int, float, str, bytes, bytearray, type(None)})
@@ -306,3 +308,31 @@ def _keeping_interrupts() -> Iterator[None]:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and before not in (None, signal.default_int_handler):
             signal.signal(signal.SIGINT, before)
+
+
+NAMES_TRIED = 20
+_NAME_IS_TAKEN = "already active"
+"""In what Spark says of a query whose name another one has (StreamingQueryManager)."""
+
+
+def start_under_free_name(
+    start: Callable[[str], StreamingQuery], wanted: str, taken: Callable[[], Collection[str | None]]
+) -> StreamingQuery:
+    """Start a query under ``wanted``, numbered where one that is active in the session has that name.
+
+    That one is of an attempt that is over: it can commit nothing any more, and a dead run's may never be stopped. It
+    may also be just starting or ending, so that Spark refuses a name which nobody seemed to have.
+    """
+    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
+    refused: Exception | None = None
+    for _ in range(NAMES_TRIED):
+        used = taken()
+        name = next(name for name in names if name not in used)
+        try:
+            return start(name)
+        except Exception as error:
+            if _NAME_IS_TAKEN not in str(error) or f"name {name}" not in str(error):
+                raise
+            refused = error
+    assert refused is not None
+    raise refused

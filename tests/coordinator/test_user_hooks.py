@@ -235,26 +235,26 @@ def test_a_checkpoint_whose_hook_answers_elsewhere_is_not_completed_without_its_
     assert isinstance(other.coordinator.status_of(number), Pending)
     hook.go.set()
     wait_until(lambda: not isinstance(h.coordinator.status_of(number), Pending), "an outcome")
-    assert h.metadata(number).master_states == {"cursor": encode_state("cursor", 1)}
+    assert h.metadata(number).master_states == {"cursor": encode_state("hook 'cursor'", 1)}
 
 
 @pytest.mark.parametrize("state", ["text", b"\x00\xff", 3, 2.5, True, ["a", {"b": None}], {"k": [1]}, "", {}])
 def test_a_state_comes_back_as_it_is(state: Any) -> None:
-    assert decode_state("h", encode_state("h", state)) == state
+    assert decode_state("it", encode_state("it", state)) == state
 
 
 @pytest.mark.parametrize("state", [{1: "a"}, (1, 2), {"s"}, float("nan"), object(), Cursor()])
 def test_a_state_that_would_come_back_otherwise_is_refused_by_name(state: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"the state of hook 'h' .*return bytes, or text"):
-        encode_state("h", state)
+        encode_state("hook 'h'", state)
 
 
 def test_a_state_is_bounded_and_checked() -> None:
     with pytest.raises(InvalidRequest, match=r"write it to a file of your own"):
-        encode_state("h", "x" * MAX_STATE_BYTES)
+        encode_state("hook 'h'", "x" * MAX_STATE_BYTES)
     for text in ("", "{}", '{"format_version": 2, "encoding": "json", "value": 1}'):
         with pytest.raises(Corrupt, match="the saved state of hook 'h'"):
-            decode_state("h", text)
+            decode_state("hook 'h'", text)
 
 
 def test_a_state_that_cannot_be_stored_fails_the_checkpoint() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dagster_ckpt.spark.attempt.stage_query import NAMES_TRIED, start_under_free_name
+from dagster_ckpt.spark.session import NAMES_TRIED, start_under_free_name
 
 
 class Session:

@@ -110,11 +110,11 @@ class UserHook:
 
     def serialize(self, state: Any) -> str:
         """Return a state as text."""
-        return encode_state(self.identifier, state)
+        return encode_state(f"hook {self.identifier!r}", state)
 
     def deserialize(self, text: str) -> Any:
         """Return the state that ``serialize`` was given."""
-        return decode_state(self.identifier, text)
+        return decode_state(f"hook {self.identifier!r}", text)
 
     def complete(self, checkpoint_id: CheckpointId) -> None:
         """Pass it on; nobody waits for it."""

@@ -12,6 +12,7 @@
 | ``showing`` | what readers are shown: changes held until all tables show them; rows of before, as the store tells |
 | ``state_place`` | where a query's state is, and its checkpointLocation |
 | ``stage_query`` | a stage as a running query |
+| ``own_objects`` | objects that are stages' own: begun, and asked after each batch |
 | ``table_clean_up`` | removal of table files nothing restorable needs |
 | ``source_batch`` | what a source is told when it decides where barriers fall |
 | ``rules_ahead`` | what the tables behind a stage cannot hold |

@@ -48,6 +48,8 @@ def _rules(
         stage = pipeline.authored.stages[reader]
         if stage.role is not StageRole.SINK or inputs != (uid,) or stage.takes_context or stage.takes_spark:
             continue
+        if stage.state is not None:
+            continue
         rows = stage.fn(frame)
         if are_columns_of(rows, frame):
             sink = sink_of(reader)

@@ -5,15 +5,16 @@ The same in both kinds of run; only the trigger and who releases barriers differ
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_ckpt.authoring.stages import StageContext, StageDefinition, StageRole
+from dagster_ckpt.authoring.stage_state import StageContext, begun
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark.attempt.own_objects import OwnObjects
 from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext, Requeue, plan_empty_batch
 from dagster_ckpt.spark.attempt.rules_ahead import rules_ahead
 from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
@@ -38,7 +39,8 @@ from dagster_ckpt.spark.plan.rules import check_plan
 from dagster_ckpt.spark.plan.sources import refuse_clean_source
 from dagster_ckpt.spark.plan.tree import has_processing_timers
 from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
-from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark.session import session_settings, start_under_free_name
+from dagster_ckpt.spark.sink.committables import is_prepared
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.source.positions import note_topics
 
@@ -66,34 +68,6 @@ def _nothing_again(uid: StageUid) -> None:
     return None
 
 
-NAMES_TRIED = 20
-_NAME_IS_TAKEN = "already active"
-"""In what Spark says of a query whose name another one has (StreamingQueryManager)."""
-
-
-def start_under_free_name(
-    start: Callable[[str], StreamingQuery], wanted: str, taken: Callable[[], Collection[str | None]]
-) -> StreamingQuery:
-    """Start a query under ``wanted``, numbered where one that is active in the session has that name.
-
-    That one is of an attempt that is over: it can commit nothing any more, and a dead run's may never be stopped. It
-    may also be just starting or ending, so that Spark refuses a name which nobody seemed to have.
-    """
-    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
-    refused: Exception | None = None
-    for _ in range(NAMES_TRIED):
-        used = taken()
-        name = next(name for name in names if name not in used)
-        try:
-            return start(name)
-        except Exception as error:
-            if _NAME_IS_TAKEN not in str(error) or f"name {name}" not in str(error):
-                raise
-            refused = error
-    assert refused is not None
-    raise refused
-
-
 @dataclass(frozen=True, slots=True)
 class StageArguments:
     """Arguments of a stage function from Dagster, beside its inputs."""
@@ -101,6 +75,8 @@ class StageArguments:
     config: Mapping[str, Any] = field(default_factory=dict)
     resources: Any = None
     hooks: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+    """The stage's own object; None: a new one, where it has any."""
 
 
 def call_function(
@@ -108,6 +84,9 @@ def call_function(
 ) -> DataFrame:
     """Return the frame that a stage's function makes of its inputs, streams or not."""
     given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
+    state = arguments.state
+    if state is None and stage.state is not None:
+        state = begun(stage.state)
     if stage.takes_spark:
         given["spark"] = spark
     if stage.takes_context:
@@ -117,6 +96,7 @@ def call_function(
             config=arguments.config,
             resources=arguments.resources,
             hooks=arguments.hooks,
+            state=state,
         )
     with session_settings(spark, stage.conf):
         return stage.fn(**given)
@@ -206,8 +186,9 @@ class StageQuery:
         """
         try:
             with session_settings(spark, self._settings):
-                frame = self._output(spark)
-                self._batch_writer(frame)
+                own = self._own_objects()
+                frame = self._output(spark, own)
+                self._batch_writer(frame, own)
                 return frame
         except Exception as error:
             told = self.understood(error)
@@ -229,12 +210,13 @@ class StageQuery:
         self, spark: SparkSession, *, available_now: Literal[True] | None, interval: str
     ) -> StreamingQuery:
         stage = self.stage
-        frame = self._output(spark)
+        own = self._own_objects()
+        frame = self._output(spark, own)
         location, settings = checkpoint_location(spark, self.uid, self.directory.query, frame)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
             .option("checkpointLocation", location)
-            .foreachBatch(self.guard(self._checked(self._batch_writer(frame))))
+            .foreachBatch(self.guard(self._checked(self._batch_writer(frame, own))))
         )
         trigger = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=interval)
@@ -250,7 +232,10 @@ class StageQuery:
                 lambda: {query.name for query in spark.streams.active},
             )
 
-    def _output(self, spark: SparkSession) -> DataFrame:
+    def _own_objects(self) -> OwnObjects:
+        return OwnObjects.of(self.pipeline, self.uid, self.directory)
+
+    def _output(self, spark: SparkSession, own: OwnObjects) -> DataFrame:
         """Return the rows of the query: its stages' functions, each called with what those before it returned."""
         frames: dict[StageUid, DataFrame] = {}
         read: list[tuple[StageUid, DataFrame]] = []
@@ -261,7 +246,8 @@ class StageQuery:
             from_chain = any(one in frames for one in inputs)
             given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
             read += ((one, rows) for one, rows in zip(inputs, given, strict=True) if one not in frames)
-            frames[uid] = frame = call_stage(self._definition(uid), spark, given, self._arguments(uid))
+            arguments = replace(self._arguments(uid), state=own.objects.get(uid))
+            frames[uid] = frame = call_stage(self._definition(uid), spark, given, arguments)
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
             if not from_chain:
@@ -334,10 +320,10 @@ class StageQuery:
 
         return checked
 
-    def _channel(self, frame: DataFrame, *, marked: bool) -> ChannelSink:
+    def _channel(self, frame: DataFrame, own: OwnObjects, *, marked: bool) -> ChannelSink:
         participant = self.stage.participant
         if participant is None:
-            return ChannelSink(self.log, frame.schema, marked=marked)
+            return ChannelSink(self.log, frame.schema, marked=marked, note=own.note)
         files: BatchFiles = participant.open(self._participant_context(frame))
         return ChannelSink(self.log, files.schema, marked=marked, write=files.write, replay=files.replay)
 
@@ -366,18 +352,24 @@ class StageQuery:
             channels, logs, names_of_inputs(self.pipeline, self.uid), self.directory.query, batch
         )
 
-    def _batch_writer(self, frame: DataFrame) -> BatchWriter:
+    def _batch_writer(self, frame: DataFrame, own: OwnObjects) -> BatchWriter:
         if self.stage.role is not StageRole.SINK:
             # Such stages read one another as tables, which no watermark passes in Spark either.
             marked = not self.stage.reads_all and is_meant_for_readers(frame)
             try:
-                return self._channel(frame, marked=marked)
+                channel = self._channel(frame, own, marked=marked)
             except InvalidRequest as error:
                 raise InvalidRequest(f"{self._whose(self.uid)}: {error}") from error
+            return own.writer(channel, is_settled=lambda batch: self.log.find_batch(batch) is not None)
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)
 
         def write_and_note(batch: DataFrame, batch_id: int) -> None:
             write(batch, batch_id)
+            own.note(BatchId(batch_id))
             log.append_data(BatchId(batch_id), ())  # so that a barrier in a sink's log knows its last batch
 
-        return write_and_note
+        return own.writer(write_and_note, is_settled=self._is_written)
+
+    def _is_written(self, batch: BatchId) -> bool:
+        """Tell whether the sink has the rows of a batch."""
+        return is_prepared(self.directory.root, batch) or self.log.find_batch(batch) is not None

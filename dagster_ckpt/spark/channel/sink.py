@@ -51,7 +51,7 @@ class ChannelSink:
 
     Raises InvalidRequest at once when the stage produces a column that a channel cannot carry. ``marked``: as
     ``channel_schema_json`` has it. ``write``: writes a batch's files, as ``BatchFiles`` has it; ``replay``: runs
-    a batch that is in the log.
+    a batch that is in the log; ``note``: called when a batch's files are there, before it is in the log.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class ChannelSink:
         marked: bool = False,
         write: Callable[[DataFrame, Path, Path, BatchId], tuple[DataFile, ...]] = _as_they_are,
         replay: Callable[[DataFrame], None] | None = None,
+        note: Callable[[BatchId], None] = lambda batch: None,
     ) -> None:
         schema_json = channel_schema_json(schema, marked=marked)
         arrow_schema(parsed_schema(schema_json))
@@ -69,6 +70,7 @@ class ChannelSink:
         self._log = log
         self._write = write
         self._replay = replay or run_only
+        self._note = note
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Stage and append one micro-batch; the second try of a batch that is in the log appends nothing."""
@@ -82,6 +84,7 @@ class ChannelSink:
             return there
         folder = self._log.data_folder / batch_folder_name(batch_id)
         files = self._write(frame, folder, self._log.directory, batch_id)
+        self._note(batch_id)
         result = self._log.append_data(batch_id, files)
         if not files or isinstance(result, AlreadyAppended):
             shutil.rmtree(folder, ignore_errors=True)

@@ -18,13 +18,12 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import remove_files, replace_whole
+from dagster_ckpt.spark.snapshot.batch_notes import KEPT, RESTORED, note_batch, through_batch
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
 FOLDER = "rows"
-_RESTORED = f"{FOLDER}/restored.json"
+_RESTORED = f"{FOLDER}/{RESTORED}"
 _LATE = "late.json"
-KEPT = 256
-"""Totals of so many batches and checkpoints are kept: more than Spark keeps batches, to which a cut may go back."""
 
 
 class RowCounts(Record):
@@ -89,17 +88,13 @@ def is_beyond(at_most: str, number: int, *, of: int) -> bool:
 
 def total_through(directory: StageDirectory, batch: BatchId | None) -> RowCounts:
     """Return the totals at the newest batch up to this one; zeros: nothing was judged yet."""
-    path = _path_through(directory, batch)
+    path = through_batch(directory.root / FOLDER, batch)
     return (None if path is None else _read(path)) or RowCounts()
 
 
 def note(directory: StageDirectory, batch: BatchId, totals: RowCounts) -> None:
     """Write down the totals through a batch, before its rows are in the channel log."""
-    folder = directory.root / FOLDER
-    folder.mkdir(exist_ok=True)
-    replace_whole(folder / f"{batch}.json", totals.model_dump_json().encode(), durably=False)
-    if batch % KEPT == 0:
-        remove_files(folder / f"{one}.json" for one in _batches(folder) if one < batch - KEPT)
+    note_batch(directory.root / FOLDER, batch, totals.model_dump_json().encode())
 
 
 def note_late(directory: StageDirectory, rows: int) -> None:
@@ -155,15 +150,6 @@ def refuse_beyond(uid: str, counts: RowCounts) -> None:
         )
 
 
-def _path_through(directory: StageDirectory, batch: BatchId | None) -> Path | None:
-    folder = directory.root / FOLDER
-    numbers = [one for one in _batches(folder) if batch is not None and one <= batch]
-    if numbers:
-        return folder / f"{max(numbers)}.json"
-    restored = directory.root / _RESTORED
-    return restored if restored.exists() else None
-
-
 def _read(path: Path) -> RowCounts | None:
     try:
         return RowCounts.model_validate_json(path.read_bytes())
@@ -171,10 +157,6 @@ def _read(path: Path) -> RowCounts | None:
         return None
     except ValidationError as error:
         raise Corrupt(f"{path} is damaged: restore the pipeline from its latest checkpoint") from error
-
-
-def _batches(folder: Path) -> list[int]:
-    return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal()]
 
 
 def _of_checkpoint(directory: StageDirectory, checkpoint: CheckpointId) -> Path:

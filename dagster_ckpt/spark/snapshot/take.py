@@ -21,6 +21,7 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.state import exchange_with_state
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, noted_topic_ids, plan_beginning, plan_capture
 from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
+from dagster_ckpt.spark.snapshot.own_states import captured_states
 from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts, captured, noted_at, refuse_beyond, since
@@ -236,7 +237,12 @@ class StageSnapshotter:
             plan = self._plan(cut, uploaded)
             try:
                 files = pin_files(
-                    (*plan.files, *cut.extra_files, *captured(self.directory, cut.checkpoint_id)),
+                    (
+                        *plan.files,
+                        *cut.extra_files,
+                        *captured(self.directory, cut.checkpoint_id),
+                        *captured_states(self.directory, cut.batch_id),
+                    ),
                     stage_dir=self.directory.root,
                     checkpoint_id=cut.checkpoint_id,
                     uploaded=uploaded,
