@@ -99,7 +99,7 @@ def export_snapshot(
     _refuse_foreign_lists(source)
     lists = {stage.uid: source.entries(stage) for stage in source.metadata.stages}
     folder = free_savepoint_folder(target, PipelineId(source.metadata.pipeline), suffix=suffix)
-    copy = _Copy(source=source, target=target, folder=folder, parallelism=parallelism)
+    copy = SnapshotCopy(source=source, target=target, folder=folder, parallelism=parallelism)
     copy.meter = Meter(sum(e.size for entries in lists.values() for e in entries), progress)
     try:
         stages = tuple(copy.stage(stage, lists[stage.uid]) for stage in source.metadata.stages)
@@ -148,8 +148,8 @@ def _metadata(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Copy:
-    """One copy in progress; ``written`` grows on several threads."""
+class SnapshotCopy:
+    """Copy of a snapshot in progress; ``written`` grows on several threads."""
 
     source: StoredSnapshot
     target: CheckpointStorage

@@ -66,14 +66,15 @@ def _with_topics(relation: Any) -> str:
     return f"{name}[{next((text for text in said if text), '')}]"
 
 
-def _options(relation: Any) -> Mapping[str, str]:
+def options_said(relation: Any) -> Mapping[str, str]:
+    """Return the options that the reader of a source was given, as they are spelt."""
     if relation.getClass().getSimpleName() != "StreamingRelation":
         return dict(relation.extraOptions().asCaseSensitiveMap())
     return {str(option._1()): str(option._2()) for option in scala_items(relation.dataSource().options())}
 
 
 def _digest(relation: Any) -> str:
-    given = {name.lower(): value for name, value in _options(relation).items()}
+    given = {name.lower(): value for name, value in options_said(relation).items()}
     telling = sorted((name, value) for name, value in given.items() if not _NOT_WHAT_IS_READ.match(name))
     return hashlib.sha256(json.dumps(telling).encode()).hexdigest()[:16]
 

@@ -1,0 +1,154 @@
+"""The branch of a pipeline that is rebuilt: a sink and all it is made of, as a pipeline of its own beside the other."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.core.ids import StageUid, pipeline_id
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
+from dagster_ckpt.spark.plan.functions import UNREADABLE, digest_of
+from dagster_ckpt.spark.plan.sources import options_said, relations
+from dagster_ckpt.spark.sink.committables import PreparedBatch
+from dagster_ckpt.spark.sink.port import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REBUILT = ".rebuilt"
+"""Folder below the pipeline's tables in which a branch has its own until it takes over."""
+_KEEPS_NOTHING = ("rate", "socket")
+_BEGINS = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """Branch of a pipeline that begins empty beside it."""
+
+    uid: StageUid
+    """The sink that is rebuilt."""
+    members: tuple[StageUid, ...]
+    """All stages that are, inputs before their readers, ``uid`` last."""
+    pipeline: CheckpointedPipeline
+    folder: Path
+    """Where its table is; another one for other code."""
+
+    @property
+    def has_begun(self) -> bool:
+        """An earlier try has got somewhere with this very code."""
+        return self.folder.exists()
+
+
+def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path) -> Branch:
+    """Return the branch that ends in a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone."""
+    authored = pipeline.authored
+    stage = authored.stages.get(StageUid(uid))
+    if stage is None:
+        raise NotFound(
+            f"pipeline {pipeline.name!r} has no stage {uid!r}: it has {', '.join(authored.stages)}"
+        )
+    for why in why_not_alone(authored, stage.uid):
+        raise InvalidRequest(why)
+    assert stage.table is not None
+    members = (*authored.ancestors(stage.uid), stage.uid)
+    folder = table_dir / REBUILT / f"{pipeline.name}.{uid}" / _digest_of(authored, members)
+    sink = replace(stage, to=None, asset="", table=replace(stage.table, name=uid))
+    stages = {one: authored.stages[one] for one in members} | {stage.uid: sink}
+    reads = {one: each.reads and each.reads.of_fork() for one, each in stages.items()}
+    alone = replace(
+        authored,
+        name=pipeline_id(f"{pipeline.name}_rebuilds_{uid}"),
+        previous_names=(),
+        stages={one: replace(each, reads=reads[one]) for one, each in stages.items()},
+        upstream={one: authored.upstream[one] for one in members},
+        table_dir=str(folder),
+        hooks=(),
+        derived=(),
+        after_publish=(),
+        forked_from=None,
+    )
+    return Branch(uid=stage.uid, members=members, pipeline=alone, folder=folder)
+
+
+def why_not_alone(pipeline: CheckpointedPipeline, uid: StageUid) -> Iterator[str]:
+    """Yield why a stage cannot be rebuilt while the others keep their state, each with its way out."""
+    stage, members = pipeline.stages[uid], (*pipeline.ancestors(uid), uid)
+    if pipeline.program:
+        yield (
+            f"{pipeline.name!r} starts its queries itself: start the one that is to be rebuilt under another name, "
+            "with a checkpointLocation of its own"
+        )
+    if stage.table is None or pipeline.consumers(uid):
+        readers = ", ".join(pipeline.consumers(uid))
+        yield (
+            f"{uid!r} has readers ({readers}), whose state and rows are of what it wrote: rebuild a sink, and what "
+            "leads to it is rebuilt with it; or fork the pipeline"
+        )
+    if pipeline.hooks and any(pipeline.stages[one].takes_context for one in members):
+        yield f"{uid!r} may ask hooks (context), which belong to one run at a time: fork the pipeline"
+    for one in members:
+        others = [reader for reader in pipeline.consumers(one) if reader not in members]
+        if others:
+            yield (
+                f"{uid!r} reads {one!r} as {others[0]!r} does, through a channel, which keeps no rows once they are "
+                f"read: give {uid!r} a source of its own ({one}.with_uid(...)) in the new code, or fork the pipeline"
+            )
+        if pipeline.stages[one].participant is not None:
+            yield (
+                f"{one!r} has a quarantine, whose rows would be there twice: rebuild it without conditions, or "
+                "fork the pipeline"
+            )
+        if pipeline.stages[one].barrier_after is not None:
+            yield f"{one!r} says where barriers fall (barrier_after): fork the pipeline"
+
+
+def refuse_ahead(
+    branch: Branch, sink: Sink, spark: SparkSession, arguments: Callable[[StageUid], StageArguments]
+) -> None:
+    """Raise InvalidRequest where a source does not give its rows again, or ``sink``'s table cannot take the new ones.
+
+    ``sink``: the one whose rows are exchanged in the end.
+    """
+    frames: dict[StageUid, DataFrame] = {}
+    for uid in branch.members:
+        stage, inputs = branch.pipeline.stages[uid], branch.pipeline.upstream[uid]
+        frames[uid] = call_stage(stage, spark, [frames[one] for one in inputs], arguments(uid))
+        if not inputs:
+            for relation in relations(frames[uid]):
+                _refuse_lost(branch, uid, relation)
+    rows = PreparedBatch(batch_id=0, epoch=1, files=(), row_schema=frames[branch.uid].schema.json())
+    sink.check(frames[branch.uid])
+    sink.refuse_unfit([rows])
+
+
+def _refuse_lost(branch: Branch, uid: StageUid, relation: Any) -> None:
+    name = str(relation.sourceName()).lower()
+    if name.startswith(_KEEPS_NOTHING):
+        raise InvalidRequest(
+            f"{uid!r} reads {name}, which keeps no rows: what was read is gone, and {branch.uid!r} cannot be rebuilt "
+            "of it. Give it a new uid, and it begins empty"
+        )
+    said = {option.lower() for option in options_said(relation)}
+    if name == "kafka" and not said.intersection(_BEGINS):
+        raise InvalidRequest(
+            f"{uid!r} does not say where it begins to read its topics, and Spark begins at their end: give its reader "
+            "startingOffsets 'earliest' (or 'latest', or a startingTimestamp), which only a query's first batch reads"
+        )
+
+
+def _digest_of(pipeline: CheckpointedPipeline, members: Sequence[StageUid]) -> str:
+    """Return a name of the branch's code: a branch that was begun with other code is not gone on with."""
+    digests = [digest_of(pipeline.stages[uid].fn) for uid in members]
+    if UNREADABLE in digests:
+        return f"once-{secrets.token_hex(6)}"
+    stages = [pipeline.stages[uid] for uid in members]
+    said = [(one.uid, one.output_mode, one.partitions, one.table and one.table.key) for one in stages]
+    return hashlib.sha256(
+        repr((digests, said, [pipeline.upstream[uid] for uid in members])).encode()
+    ).hexdigest()[:12]

@@ -1,0 +1,423 @@
+"""A stage rebuilt from its kept input beside its pipeline, which it joins in one checkpoint.
+
+The branch runs epochs as a pipeline of its own, with its own tables. Then, in the pipeline's turn, a savepoint is put
+together: the branch's state in place of the old one's, its rows as one batch that waits for the old table, all other
+stages as the pipeline's newest checkpoint has them. The pipeline's next epoch begins with it. The old rows are served
+until that restore shows the new ones in one commit; whatever is killed, one of the two snapshots is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.config import ClaimMode, RestoreOptions
+from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import (
+    CheckpointKind,
+    CheckpointMetadata,
+    FileEntry,
+    FileKind,
+    StageSnapshot,
+    TableSnapshot,
+)
+from dagster_ckpt.core.restore_point import At
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import Declined, InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.branch import Branch, branch_of, refuse_ahead
+from dagster_ckpt.operations.deployment import Deployment, change_record, load_record
+from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.operations.readers.open_sink import open_sink
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.export import SnapshotCopy, free_savepoint_folder
+from dagster_ckpt.operations.snapshots.registration import reserve_id
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.programs import EpochEnd, host_epoch, hosted, run_epoch, turn_of
+from dagster_ckpt.running import Host, stage_arguments
+from dagster_ckpt.runtime.attempt_setup import Admit, Occupied, Ownership
+from dagster_ckpt.runtime.record_store import RecordChange
+from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.directories import PREPARED
+from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from dagster_ckpt.spark.sink import opening
+from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
+from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkCut
+from dagster_ckpt.spark.sink.waiting.rules import SinkNow
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+    from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
+
+REBUILT_LABEL = "dagster_ckpt/rebuilt"
+"""Label of a savepoint in which a stage was rebuilt: that stage."""
+_SAVEPOINT = "savepoint"
+"""File of a branch that names the savepoint which is put together."""
+CATCH_UPS = 2
+"""Epochs of a branch: the second reads what has come during the first, and taking over reads the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilding:
+    """Rebuilding of one sink of a pipeline, and of what leads to it alone."""
+
+    pipeline: CheckpointedPipeline
+    """As its code is now."""
+    branch: Branch
+    coordinator: CheckpointCoordinatorResource
+    spark: SparkSession
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """``settings``, ``stages``, ``resources`` as ``run_epoch`` takes them."""
+    allow_non_restored_state: bool = False
+    step: Callable[[str], None] = lambda name: None
+    """Told of each step before it is done."""
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: CheckpointedPipeline,
+        uid: str,
+        *,
+        coordinator: CheckpointCoordinatorResource,
+        spark: SparkSession,
+        **more: Any,
+    ) -> Rebuilding:
+        """Return the rebuilding of a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone."""
+        branch = branch_of(pipeline, uid, coordinator.resolved_table_dir(pipeline))
+        made = cls(pipeline=pipeline, branch=branch, coordinator=coordinator, spark=spark, **more)
+        if why := made._sink().never_rolls_back:
+            raise InvalidRequest(
+                f"the rows of sink {uid!r} cannot be exchanged: {why}. Give it a new uid and another place"
+            )
+        find_snapshot(made._deployment, "latest", pipeline.name)  # says that there is nothing to keep
+        return made
+
+    def carry_out(self, *, again: bool = False) -> EpochEnd:
+        """Rebuild the branch, and let it take over in the pipeline's next epoch, which is run; return its end.
+
+        A try that was killed is gone on with; ``again`` begins anew. Raises as ``run_epoch`` does.
+        """
+        self.catch_up(again=again)
+        end = self.take_over()
+        if end.checkpoint is None:
+            raise Declined(
+                f"{self.branch.uid!r} has taken over, and no checkpoint of it is complete"
+                + (f" ({end.skipped})" if end.skipped else "")
+                + ": run the pipeline"
+            )
+        self.step("removing the branch")
+        self._forget_branch()
+        return end
+
+    def catch_up(self, *, again: bool = False) -> None:
+        """Run the branch until it has read what there was, beside whatever runs the pipeline."""
+        branch = self.branch
+        if again or not branch.has_begun:
+            shutil.rmtree(branch.folder.parent, ignore_errors=True)
+        for number in range(CATCH_UPS):
+            begins = not branch.has_begun
+            self.step(f"epoch {number + 1} of the branch" + (", which begins empty" if begins else ""))
+            if begins:
+                refuse_ahead(branch, self._sink(), self.spark, self._arguments)
+            restore = {"restore_from": "none"} if begins else {}
+            run_epoch(
+                branch.pipeline,
+                coordinator=self.coordinator,
+                spark=self.spark,
+                restore=restore,
+                **self._of_branch,
+            )
+            branch.folder.mkdir(parents=True, exist_ok=True)
+
+    def take_over(self) -> EpochEnd:
+        """Run the pipeline's next epoch, in its turn, from its newest checkpoint with the branch's state in it."""
+        self.step("waiting for the pipeline's turn")
+        with hosted(self.pipeline, coordinator=self.coordinator, spark=self.spark, **self.given) as host:
+            same = {one.name: getattr(host, one.name) for one in fields(Host)}
+            return host_epoch(_TakingOver(**same, rebuilding=self), turn_of(host))
+
+    def _forget_branch(self) -> None:
+        """Remove what the branch has left; its folder last, which says that a rebuilding is gone on with."""
+        name, store = self.branch.pipeline.name, self._deployment.store
+        change_record(store, name, lambda record: RecordChange(answer=None, record=_without_files(record)))
+        storage = self.coordinator.storage(self.branch.pipeline)
+        storage.delete([found.key for found in storage.list(name)])
+        shutil.rmtree(self.coordinator.resolved_work_dir / name, ignore_errors=True)
+        folder = self.branch.folder.parent
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are being rebuilt
+            folder.parent.rmdir()
+
+    def _forget_savepoint(self, note: Path, storage: CheckpointStorage) -> None:
+        """Remove the savepoint of a try that was killed before the pipeline knew it."""
+        if not note.exists():
+            return
+        folder = note.read_text()
+        record = load_record(self._deployment.store, self.pipeline.name)
+        known = {one.location.folder for one in (*record.completed, *record.savepoints)}
+        if record.line is not None and record.line.base is not None:
+            known.add(record.line.base.location.folder)
+        if folder not in known:
+            storage.delete([found.key for found in storage.list(folder)])
+
+    @property
+    def _deployment(self) -> Deployment:
+        return self.coordinator.deployment(self.pipeline)
+
+    @property
+    def _of_branch(self) -> dict[str, Any]:
+        """What the pipeline's runs are given, as far as it is for stages of the branch."""
+        stages = {
+            uid: said for uid, said in self.given.get("stages", {}).items() if uid in self.branch.members
+        }
+        return {**self.given, "stages": stages}
+
+    def _arguments(self, uid: StageUid) -> StageArguments:
+        given = self._of_branch
+        found = SimpleNamespace(**given.get("resources", {}))
+        return stage_arguments(self.branch.pipeline, given["stages"], found)[uid]
+
+    def _sink(self) -> Sink:
+        """Return the sink that is rebuilt, opened as the pipeline's newest attempt has it."""
+        record = load_record(self._deployment.store, self.pipeline.name)
+        return opening.open_sink(
+            self.pipeline.stages[self.branch.uid],
+            self.pipeline.name,
+            previous_pipelines=self.pipeline.previous_names,
+            table_dir=self.coordinator.resolved_table_dir(self.pipeline),
+            work_dir=self.coordinator.resolved_work_dir,
+            attempt=lambda: AttemptId(record.lineage, CoordinatorEpoch(record.epoch)),
+        )
+
+    def put_together(self) -> _Together:
+        """Write the savepoint in which the branch has taken over; nobody else runs the pipeline meanwhile.
+
+        Raises InvalidRequest where the sink's table cannot show the rebuilt rows.
+        """
+        deployment = self._deployment
+        old = find_snapshot(deployment, "latest", self.pipeline.name).stored
+        new = find_snapshot(deployment, "latest", self.branch.pipeline.name).stored
+        storage, note = deployment.savepoint_storage(), self.branch.folder / _SAVEPOINT
+        self._forget_savepoint(note, storage)
+        folder = free_savepoint_folder(storage, self.branch.pipeline.name)
+        note.write_text(folder)
+        made = _Together(
+            rebuilding=self,
+            old=old,
+            new=new,
+            number=reserve_id(deployment, self.pipeline.name),
+            folder=folder,
+            target=storage,
+        )
+        self.step("staging the rebuilt rows")
+        with tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
+            made.write(Path(scratch))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TakingOver(Host):
+    """Host of the epoch that begins with the savepoint that is put together in its turn."""
+
+    rebuilding: Rebuilding
+
+    def epoch(self, admit: Admit, *, ownership: Ownership = Ownership.NEW_ATTEMPT) -> EpochAttempt:
+        made = self.rebuilding.put_together()
+        self.rebuilding.step("beginning with it")
+        options = RestoreOptions(
+            restore_from=At(made.uri),
+            claim_mode=ClaimMode.CLAIM,
+            allow_non_restored_state=self.rebuilding.allow_non_restored_state,
+        )
+        try:
+            return Host.epoch(replace(self, restore=options), admit, ownership=ownership)
+        except Occupied:  # another run was faster, and its checkpoint is newer than what was put together
+            made.remove()
+            raise
+
+
+@dataclass(kw_only=True)
+class _Together:
+    """A savepoint of the pipeline in which the stages of a branch are the branch's."""
+
+    rebuilding: Rebuilding
+    old: StoredSnapshot
+    new: StoredSnapshot
+    number: CheckpointId
+    folder: str
+    target: CheckpointStorage
+    _written: list[str] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        """Its folder."""
+        return f"{self.target.base_uri}/{self.folder}"
+
+    def remove(self) -> None:
+        """Remove its files."""
+        self.target.delete(self._written)
+
+    def write(self, scratch: Path) -> None:
+        """Write the files, and the metadata last."""
+        replaced = self._replaced()
+        kept = [stage for stage in self.old.metadata.stages if stage.uid not in replaced]
+        rebuilt, waiting = self._rebuilt(scratch)
+        self.rebuilding.step("copying the others' state")
+        stages: list[StageSnapshot] = []
+        for source, given in ((self.old, map(self._as_shown, kept)), (self.new, rebuilt)):
+            copy = SnapshotCopy(source=source, target=self.target, folder=self.folder, parallelism=8)
+            copy.written = self._written
+            for stage, entries in given:
+                mine = [waiting] if waiting is not None and stage.uid == self.rebuilding.branch.uid else []
+                stages.append(copy.stage(stage, [*entries, *mine]))
+        metadata = self._metadata(tuple(stages), replaced)
+        self.rebuilding.step("completing the savepoint")
+        copy.create(paths.metadata(self.folder), encode_metadata(metadata))
+
+    def _replaced(self) -> frozenset[str]:
+        """Return the queries of the old snapshot in whose place the branch's are.
+
+        Raises InvalidRequest where one of them was also a stage's that stays.
+        """
+        pipeline, members = self.rebuilding.pipeline.authored, self.rebuilding.branch.members
+        names = {str(name) for uid in members for name in pipeline.stages[uid].names}
+        stay = {
+            str(name): uid for uid, one in pipeline.stages.items() if uid not in members for name in one.names
+        }
+        metadata = self.old.metadata
+        ran = {stage.uid: (stage.uid,) for stage in metadata.stages} | {
+            chain.uid: chain.stages for chain in metadata.chains
+        }
+        replaced = {uid for uid, stages in ran.items() if names.intersection(stages)}
+        for uid in sorted(replaced):
+            both = [one for one in ran[uid] if one in stay and one not in names]
+            if both:
+                raise InvalidRequest(
+                    f"{uid!r} ran as one query with {both[0]!r}, whose state is to stay: run the pipeline once with "
+                    f"chain=False for {both[0]!r}, and rebuild then"
+                )
+        return frozenset(replaced)
+
+    def _as_shown(self, stage: StageSnapshot) -> tuple[StageSnapshot, list[FileEntry]]:
+        """Return a stage that stays: what its table shows of the newest checkpoint waits for nobody any more."""
+        entries = self.old.entries(stage)
+        if stage.table is None or not stage.table.prepared:
+            return stage, entries
+        pipeline = self.rebuilding.pipeline.authored
+        uid = next((uid for uid, one in pipeline.stages.items() if stage.uid in one.names), None)
+        if uid is None or pipeline.stages[uid].table is None:
+            return stage, entries
+        position = open_sink(pipeline, uid, self.rebuilding.coordinator).position()
+        if position is None or position.head != self.old.metadata.number_at_sinks:
+            return stage, entries
+        shown = stage.table.model_copy(update={"head": position.head, "prepared": ()})
+        return stage.model_copy(update={"table": shown}), _without(entries, f"{PREPARED}/")
+
+    def _rebuilt(
+        self, scratch: Path
+    ) -> tuple[Sequence[tuple[StageSnapshot, list[FileEntry]]], FileEntry | None]:
+        """Return the branch's stages, and the committable of the sink's rows; None: it has none."""
+        uid = self.rebuilding.branch.uid
+        last = self.new.metadata.stage(uid)
+        assert last is not None
+        batches = self._staged(last, scratch)
+        sink = self.rebuilding._sink()
+        table = TableSnapshot(
+            uri=sink.place, prepared=tuple(batch.batch_id for batch in batches), sink=sink.kind
+        )
+        self._refuse_impossible(sink, table, batches)
+        stages = []
+        for stage in self.new.metadata.stages:
+            update = {"table": table} if stage.uid == uid else {}
+            stages.append((stage.model_copy(update=update), _without(self.new.entries(stage), "sink/")))
+        return stages, next((_committable(scratch, batch, self.number) for batch in batches), None)
+
+    def _staged(self, last: StageSnapshot, scratch: Path) -> list[PreparedBatch]:
+        """Stage the branch's rows for the pipeline's table, as one batch that nobody sees."""
+        rebuilding = self.rebuilding
+        stage = rebuilding.pipeline.stages[rebuilding.branch.uid]
+        if last.batch_id is None or last.table is None:
+            return []
+        if last.table.set_aside:
+            raise InvalidRequest(
+                f"the table of the branch could not show all rows: begin {stage.uid!r} again"
+            )
+        cut = cut_of(self.new, last, last.table)
+        if cut.snapshot.head is None and not cut.batches:
+            return []
+        own = open_sink(rebuilding.branch.pipeline, stage.uid, rebuilding.coordinator)
+        rows = own.rows(cut).to_spark(rebuilding.spark)
+        sink = rebuilding._sink()
+        prepare = preparing(sink, scratch, staged_as=SinkNow.of(stage, sink).staged_as)
+        number = BatchId(last.batch_id)
+        prepare(rows, number)
+        found = [int(path.stem) for path in (scratch / PREPARED).glob("*.json")]
+        batches = read_committables(scratch, found)
+        sink.flush(batches)
+        return batches
+
+    def _refuse_impossible(self, sink: Sink, table: TableSnapshot, batches: Sequence[PreparedBatch]) -> None:
+        metadata = self.old.metadata
+        cut = SinkCut(
+            snapshot=table,
+            batches=tuple(batches),
+            checkpoint_id=self.number,
+            lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
+        )
+        sink.refuse_unfit(batches)
+        if sink.only_here(batches):
+            raise InvalidRequest(f"rows for {sink.place} are staged on this machine alone: fork the pipeline")
+        if why := sink.cannot_roll_back(cut):
+            raise InvalidRequest(f"{sink.place} cannot show the rebuilt rows: {why}. Nothing was changed")
+
+    def _metadata(self, stages: tuple[StageSnapshot, ...], replaced: frozenset[str]) -> CheckpointMetadata:
+        old, new = self.old.metadata, self.new.metadata
+        edges = (edge for edge in old.edges if not replaced.intersection(edge))
+        chains = (chain for chain in old.chains if chain.uid not in replaced)
+        return old.model_copy(
+            update={
+                "checkpoint_id": self.number,
+                "first_number": None,
+                "kind": CheckpointKind.SAVEPOINT,
+                "stages": stages,
+                "edges": (*edges, *new.edges),
+                "chains": (*chains, *new.chains),
+                "labels": {**old.labels, REBUILT_LABEL: str(self.rebuilding.branch.uid)},
+            }
+        )
+
+
+def _without_files(record: CoordinatorRecord) -> CoordinatorRecord:
+    return record.model_copy(update={"completed": (), "clean": False, "shown": None})
+
+
+def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:
+    return [entry for entry in entries if not entry.path.startswith(folder)]
+
+
+def _committable(stage_dir: Path, batch: PreparedBatch, number: CheckpointId) -> FileEntry:
+    """Return the file of a committable, as a manifest has it."""
+    path = f"{PREPARED}/{batch.batch_id}.json"
+    content = (stage_dir / path).read_bytes()
+    digest = digest_bytes(content)
+    return FileEntry(
+        path=path,
+        size=digest.size,
+        checksum=digest.checksum,
+        kind=FileKind.COMMITTABLE,
+        first_checkpoint=number,
+        key=None,
+        inline=content,
+    )

@@ -1,0 +1,206 @@
+"""A stage rebuilt beside its pipeline: rows of a run from scratch, the others' state, and one of two at any kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
+from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
+from tests.spark.epoch.small_pipeline import ORDERS, Feed
+from tests.tables import rows_in
+
+
+def summed(rows: Any) -> Any:
+    return rows.groupBy("customer").agg(f.sum("amount").alias("amount"))
+
+
+def largest(rows: Any) -> Any:
+    return rows.groupBy("customer").agg(f.max("amount").cast("long").alias("amount"))
+
+
+def shop(folder: Path, count: Callable[[Any], Any] = summed, *, name: str = "shop") -> CheckpointedPipeline:
+    """Orders, read twice: every line, and a figure of each customer."""
+
+    def read(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(str(folder / "orders"))
+
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return read(spark)
+
+    @spark_source
+    def counted(spark: Any) -> Any:
+        return read(spark)
+
+    @spark_sink(key=["customer"], output_mode="update")
+    def totals(counted: Any) -> Any:
+        return count(counted)
+
+    @spark_sink(key=["customer"], output_mode="update")
+    def numbers(orders: Any) -> Any:
+        return orders.groupBy("customer").count()
+
+    @checkpointed_pipeline(name=name)
+    def pipeline() -> None:
+        totals(counted())
+        numbers(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def rows(lab: Lab, table: str) -> list[tuple[Any, ...]]:  # noqa: F811
+    return sorted(tuple(row.values()) for row in rows_in(lab.tables / table))
+
+
+def truth(feed: Feed, of: Callable[[list[int]], int]) -> list[tuple[Any, ...]]:  # noqa: F811
+    names = {order["customer"] for order in feed.orders}
+    amounts = {name: [one["amount"] for one in feed.orders if one["customer"] == name] for name in names}
+    return sorted((name, of(values)) for name, values in amounts.items())
+
+
+def truth_without(feed: Feed, last: int, of: Callable[[list[int]], int]) -> list[tuple[Any, ...]]:  # noqa: F811
+    """The same before the newest orders were read."""
+    return truth(replace(feed, orders=feed.orders[:-last]), of)
+
+
+@pytest.fixture
+def begun(lab: Lab, feed: Feed) -> Lab:  # noqa: F811
+    """A shop that has run three epochs."""
+    for amount in (3, 9, 4):
+        feed.order(("ann", amount), ("bob", amount + 1))
+        result = lab.run(shop(feed.folder))
+        assert result.success, failure_text(result)
+    return lab
+
+
+def rebuilding(lab: Lab, pipeline: CheckpointedPipeline, spark: Any, **more: Any) -> Rebuilding:  # noqa: F811
+    return Rebuilding.of(pipeline, "totals", coordinator=lab.coordinator, spark=spark, **more)
+
+
+def test_a_rebuilt_stage_has_the_rows_of_a_run_from_scratch_and_the_others_go_on(
+    begun: Lab,
+    feed: Feed,  # noqa: F811
+    spark: Any,
+) -> None:
+    assert not begun.run(shop(feed.folder, largest)).success
+    before = begun.metadata(shop(feed.folder), begun.record(shop(feed.folder)).completed[-1].checkpoint_id)
+
+    def meanwhile(step: str) -> None:
+        if step.startswith("epoch"):
+            feed.order(("ann", 20), ("cid", 1))
+            assert begun.run(shop(feed.folder)).success
+            assert rows(begun, "totals") == truth(feed, sum)
+        elif step.startswith("staging"):
+            feed.order(("bob", 30))
+            assert rows(begun, "totals") == truth_then[0]
+        else:
+            truth_then[:] = [truth(feed, sum)]
+
+    truth_then: list[Any] = []
+    rebuilding(begun, shop(feed.folder, largest), spark, step=meanwhile).carry_out()
+    assert rows(begun, "totals") == truth(feed, max)
+    assert rows(begun, "numbers") == truth(feed, len)
+    assert not (begun.tables / ".rebuilt").exists() or not list((begun.tables / ".rebuilt").iterdir())
+    now = begun.metadata(shop(feed.folder), begun.record(shop(feed.folder)).completed[-1].checkpoint_id)
+    assert now.stage("numbers").query_id == before.stage("numbers").query_id  # type: ignore[union-attr]
+    feed.order(("ann", 50), ("dan", 2))
+    result = begun.run(shop(feed.folder, largest))
+    assert result.success, failure_text(result)
+    assert rows(begun, "totals") == truth(feed, max)
+    assert rows(begun, "numbers") == truth(feed, len)
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+@dataclass
+class Steps:
+    """Steps that were told; one of them may be the last."""
+
+    last: str = "none"
+    told: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str) -> None:
+        self.told.append(name)
+        if name.startswith(self.last):
+            raise Killed(name)
+
+    def kill_in(self, patch: pytest.MonkeyPatch, point: Any) -> None:
+        """End the process in a method, where the point is one."""
+        if not isinstance(point, str):
+            where, name, after = point
+            patch.setattr(where, name, self.behind(getattr(where, name), after=after))
+
+    def behind(self, method: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+        """Return a method that ends the process once the pipeline's own epoch begins."""
+
+        def called(one: Any, *given: Any, **named: Any) -> Any:
+            if after or "beginning with it" not in self.told:
+                result = method(one, *given, **named)
+                if "beginning with it" not in self.told:
+                    return result
+            raise Killed(method.__name__)
+
+        return called
+
+
+INSIDE: tuple[tuple[Any, str, bool], ...] = (
+    (CheckpointCoordinator, "tables_change", False),
+    (SinksAtStart, "_bring", True),
+    (CheckpointCoordinator, "started", False),
+    (CheckpointCoordinator, "started", True),
+    (EpochAttempt, "run_all", True),
+    (EpochAttempt, "complete", True),
+)
+"""Moments of the pipeline's own epoch: a method, and whether it is killed behind it."""
+STEPS = ("epoch 2", "waiting", "staging", "copying", "completing", "beginning", "removing")
+
+
+def goes_on(lab: Lab, feed: Feed, old: Any, new: Any) -> Callable[[list[int]], int]:  # noqa: F811
+    """Run the pipeline with the code that goes on; return what its rows are then. Just one of the two does."""
+    feed.order(("ann", 7), ("eve", 5))
+    ends = {code: lab.run(shop(feed.folder, code)) for code in (new, old)}
+    [code] = [code for code, result in ends.items() if result.success]
+    assert rows(lab, "totals") == truth(feed, OF[code])
+    assert rows(lab, "numbers") == truth(feed, len)
+    return OF[code]
+
+
+OF: dict[Any, Callable[[list[int]], int]] = {summed: sum, largest: max}
+
+
+@pytest.mark.parametrize("points", [STEPS, INSIDE], ids=["steps", "inside"])
+def test_at_any_kill_one_of_the_two_serves_and_the_next_try_ends_well(
+    begun: Lab,
+    feed: Feed,  # noqa: F811
+    spark: Any,
+    points: Sequence[Any],
+) -> None:
+    old, new = summed, largest
+    for point in points:
+        feed.order(("ann", 60 + len(feed.orders)), ("bob", 1))
+        steps = Steps(point if isinstance(point, str) else "none")
+        with pytest.MonkeyPatch.context() as patch:
+            steps.kill_in(patch, point)
+            with pytest.raises(Killed):
+                rebuilding(begun, shop(feed.folder, new), spark, step=steps).carry_out()
+        served = rows(begun, "totals")
+        assert served in (truth_without(feed, 2, OF[old]), truth(feed, OF[new])), point
+        serves = goes_on(begun, feed, old, new)
+        assert (serves is OF[new]) is (point not in (*STEPS[:-1], INSIDE[0])), point
+        if serves is not OF[new] or point == "removing":
+            rebuilding(begun, shop(feed.folder, new), spark).carry_out()
+        assert rows(begun, "totals") == truth(feed, OF[new]), point
+        assert rows(begun, "numbers") == truth(feed, len), point
+        old, new = new, old
