@@ -10,4 +10,7 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | ``verdicts`` | the values of a plan, and the verdict on the whole |
 | ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
 | ``command`` | ``dagster-ckpt plan`` |
+| ``branch`` | what is rebuilt with a sink, and why it cannot be |
+| ``rebuild`` | a branch that catches up, and takes over |
+| ``upgrade`` | ``dagster-ckpt upgrade`` |
 """

@@ -67,7 +67,7 @@ def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path) -> Bran
         previous_names=(),
         stages={one: replace(each, reads=reads[one]) for one, each in stages.items()},
         upstream={one: authored.upstream[one] for one in members},
-        table_dir=str(folder),
+        table_dir=str(folder / "tables"),
         hooks=(),
         derived=(),
         after_publish=(),

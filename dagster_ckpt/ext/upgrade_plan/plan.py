@@ -28,6 +28,7 @@ from dagster_ckpt.core.restore.matching import (
 )
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.branch import why_not_alone
 from dagster_ckpt.ext.upgrade_plan.comparison import PlanComparison
 from dagster_ckpt.ext.upgrade_plan.stand_ins import NotAtHand, StandIns
 from dagster_ckpt.ext.upgrade_plan.verdicts import (
@@ -42,6 +43,7 @@ from dagster_ckpt.operations.restores.sources import late_readers
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, StageFacts
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.schema import FORMAT
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -138,8 +140,19 @@ class _Planner:
             if said.rows_in_channel:
                 found.setdefault(StageVerdict.WAITS, []).append("rows of the old code wait in its channel")
         verdict = next((verdict for verdict in WORST_FIRST if verdict in found), StageVerdict.GOES_ON)
+        if verdict in (StageVerdict.REFUSED, StageVerdict.MEANING):
+            found[verdict] += self._rebuilt(uid, said)
         sentences = [why for one in WORST_FIRST for why in found.get(one, ())]
         return StagePlan(uid=str(uid), verdict=verdict, why=tuple(dict.fromkeys(sentences)))
+
+    def _rebuilt(self, uid: StageUid, said: StageFacts) -> Iterator[str]:
+        """Yield how the stage can be rebuilt from its input, where it can be, and has state or rows of its own."""
+        sources = [name for name in PlanFacts.of(said.plan, {}).sources if not name.startswith(FORMAT)]
+        if sources and not any(why_not_alone(self.pipeline.authored, uid)):
+            yield (
+                f"it can be rebuilt from {', '.join(sources)}: dagster-ckpt upgrade {self.pipeline.name} --rebuild "
+                f"{uid} -f the changed code"
+            )
 
     def _ask(
         self,

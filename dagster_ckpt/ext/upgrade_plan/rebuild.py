@@ -13,12 +13,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.metadata_text import encode_metadata
@@ -34,7 +34,7 @@ from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.branch import Branch, branch_of, refuse_ahead
-from dagster_ckpt.operations.deployment import Deployment, change_record, load_record
+from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.readers.open_sink import open_sink
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
@@ -44,10 +44,10 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.programs import EpochEnd, host_epoch, hosted, run_epoch, turn_of
 from dagster_ckpt.running import Host, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied, Ownership
-from dagster_ckpt.runtime.record_store import RecordChange
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.directories import PREPARED
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from dagster_ckpt.spark.exchange.options import is_in_object_store
 from dagster_ckpt.spark.sink import opening
 from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
 from dagster_ckpt.spark.sink.phases import preparing
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 REBUILT_LABEL = "dagster_ckpt/rebuilt"
 """Label of a savepoint in which a stage was rebuilt: that stage."""
+_PLACES = ("store_url", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
 _SAVEPOINT = "savepoint"
 """File of a branch that names the savepoint which is put together."""
 CATCH_UPS = 2
@@ -101,6 +102,11 @@ class Rebuilding:
             raise InvalidRequest(
                 f"the rows of sink {uid!r} cannot be exchanged: {why}. Give it a new uid and another place"
             )
+        if is_in_object_store(coordinator.work_dir):
+            raise InvalidRequest(
+                "a branch is rebuilt on a disk that all machines see, and work_dir is in an object store: fork the "
+                "pipeline, compare, and swap readers"
+            )
         find_snapshot(made._deployment, "latest", pipeline.name)  # says that there is nothing to keep
         return made
 
@@ -126,20 +132,13 @@ class Rebuilding:
         branch = self.branch
         if again or not branch.has_begun:
             shutil.rmtree(branch.folder.parent, ignore_errors=True)
+        if not branch.has_begun:
+            self.step("looking at its input")
+            refuse_ahead(branch, self._sink(), self.spark, self._arguments)
         for number in range(CATCH_UPS):
-            begins = not branch.has_begun
-            self.step(f"epoch {number + 1} of the branch" + (", which begins empty" if begins else ""))
-            if begins:
-                refuse_ahead(branch, self._sink(), self.spark, self._arguments)
-            restore = {"restore_from": "none"} if begins else {}
-            run_epoch(
-                branch.pipeline,
-                coordinator=self.coordinator,
-                spark=self.spark,
-                restore=restore,
-                **self._of_branch,
-            )
-            branch.folder.mkdir(parents=True, exist_ok=True)
+            self.step(f"epoch {number + 1} of the branch")
+            given = {**self.given, "stages": self._configured}
+            run_epoch(branch.pipeline, coordinator=self._own, spark=self.spark, **given)
 
     def take_over(self) -> EpochEnd:
         """Run the pipeline's next epoch, in its turn, from its newest checkpoint with the branch's state in it."""
@@ -149,12 +148,7 @@ class Rebuilding:
             return host_epoch(_TakingOver(**same, rebuilding=self), turn_of(host))
 
     def _forget_branch(self) -> None:
-        """Remove what the branch has left; its folder last, which says that a rebuilding is gone on with."""
-        name, store = self.branch.pipeline.name, self._deployment.store
-        change_record(store, name, lambda record: RecordChange(answer=None, record=_without_files(record)))
-        storage = self.coordinator.storage(self.branch.pipeline)
-        storage.delete([found.key for found in storage.list(name)])
-        shutil.rmtree(self.coordinator.resolved_work_dir / name, ignore_errors=True)
+        """Remove what the branch has left, which would say that a rebuilding is gone on with."""
         folder = self.branch.folder.parent
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # others are being rebuilt
@@ -176,18 +170,21 @@ class Rebuilding:
     def _deployment(self) -> Deployment:
         return self.coordinator.deployment(self.pipeline)
 
+    @cached_property
+    def _own(self) -> CheckpointCoordinatorResource:
+        """Places of the branch: all in its folder, so that nobody else knows of it, and nothing of it is left."""
+        places = dict.fromkeys(_PLACES, "") | {"base_dir": str(self.branch.folder)}
+        given = {name: getattr(self.coordinator, name) for name in self.coordinator.model_fields_set}
+        return type(self.coordinator)(**{**given, **places})
+
     @property
-    def _of_branch(self) -> dict[str, Any]:
-        """What the pipeline's runs are given, as far as it is for stages of the branch."""
-        stages = {
-            uid: said for uid, said in self.given.get("stages", {}).items() if uid in self.branch.members
-        }
-        return {**self.given, "stages": stages}
+    def _configured(self) -> dict[str, Any]:
+        """Config of the branch's stages."""
+        return {uid: said for uid, said in self.given.get("stages", {}).items() if uid in self.branch.members}
 
     def _arguments(self, uid: StageUid) -> StageArguments:
-        given = self._of_branch
-        found = SimpleNamespace(**given.get("resources", {}))
-        return stage_arguments(self.branch.pipeline, given["stages"], found)[uid]
+        found = SimpleNamespace(**self.given.get("resources", {}))
+        return stage_arguments(self.branch.pipeline, self._configured, found)[uid]
 
     def _sink(self) -> Sink:
         """Return the sink that is rebuilt, opened as the pipeline's newest attempt has it."""
@@ -208,21 +205,16 @@ class Rebuilding:
         """
         deployment = self._deployment
         old = find_snapshot(deployment, "latest", self.pipeline.name).stored
-        new = find_snapshot(deployment, "latest", self.branch.pipeline.name).stored
         storage, note = deployment.savepoint_storage(), self.branch.folder / _SAVEPOINT
         self._forget_savepoint(note, storage)
         folder = free_savepoint_folder(storage, self.branch.pipeline.name)
         note.write_text(folder)
-        made = _Together(
-            rebuilding=self,
-            old=old,
-            new=new,
-            number=reserve_id(deployment, self.pipeline.name),
-            folder=folder,
-            target=storage,
-        )
+        number = reserve_id(deployment, self.pipeline.name)
         self.step("staging the rebuilt rows")
-        with tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
+        with self._own.held(), tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
+            name = self.branch.pipeline.name
+            new = find_snapshot(self._own.deployment(self.branch.pipeline), "latest", name).stored
+            made = _Together(rebuilding=self, old=old, new=new, number=number, folder=folder, target=storage)
             made.write(Path(scratch))
         return made
 
@@ -357,7 +349,7 @@ class _Together:
         cut = cut_of(self.new, last, last.table)
         if cut.snapshot.head is None and not cut.batches:
             return []
-        own = open_sink(rebuilding.branch.pipeline, stage.uid, rebuilding.coordinator)
+        own = open_sink(rebuilding.branch.pipeline, stage.uid, rebuilding._own)
         rows = own.rows(cut).to_spark(rebuilding.spark)
         sink = rebuilding._sink()
         prepare = preparing(sink, scratch, staged_as=SinkNow.of(stage, sink).staged_as)
@@ -397,10 +389,6 @@ class _Together:
                 "labels": {**old.labels, REBUILT_LABEL: str(self.rebuilding.branch.uid)},
             }
         )
-
-
-def _without_files(record: CoordinatorRecord) -> CoordinatorRecord:
-    return record.model_copy(update={"completed": (), "clean": False, "shown": None})
 
 
 def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:

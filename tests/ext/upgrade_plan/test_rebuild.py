@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import functions as f
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
 from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
+from dagster_ckpt.ext.upgrade_plan.upgrade import upgrade as upgrade_command
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
@@ -110,7 +113,7 @@ def test_a_rebuilt_stage_has_the_rows_of_a_run_from_scratch_and_the_others_go_on
     rebuilding(begun, shop(feed.folder, largest), spark, step=meanwhile).carry_out()
     assert rows(begun, "totals") == truth(feed, max)
     assert rows(begun, "numbers") == truth(feed, len)
-    assert not (begun.tables / ".rebuilt").exists() or not list((begun.tables / ".rebuilt").iterdir())
+    assert sorted(path.name for path in begun.tables.iterdir()) == ["numbers", "totals"]
     now = begun.metadata(shop(feed.folder), begun.record(shop(feed.folder)).completed[-1].checkpoint_id)
     assert now.stage("numbers").query_id == before.stage("numbers").query_id  # type: ignore[union-attr]
     feed.order(("ann", 50), ("dan", 2))
@@ -204,3 +207,33 @@ def test_at_any_kill_one_of_the_two_serves_and_the_next_try_ends_well(
         assert rows(begun, "totals") == truth(feed, OF[new]), point
         assert rows(begun, "numbers") == truth(feed, len), point
         old, new = new, old
+
+
+LOCATION = """
+from pathlib import Path
+from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
+from tests.ext.upgrade_plan.test_rebuild import largest, shop
+
+pipeline = shop(Path({folder!r}), largest)
+defs = build_pipeline_definitions(
+    pipeline,
+    coordinator=CheckpointCoordinatorResource(base_dir={base!r}, table_dir={tables!r}),
+    spark=SparkSessionResource(master="local[2,3]"),
+)
+"""
+
+
+def test_the_plan_offers_the_command_that_rebuilds(begun: Lab, feed: Feed, tmp_path: Path) -> None:  # noqa: F811
+    location = tmp_path / "changed_shop.py"
+    location.write_text(
+        LOCATION.format(folder=str(feed.folder), base=str(begun.folder), tables=str(begun.tables))
+    )
+    of = ["-f", str(location), "--base", str(begun.folder)]
+    said = CliRunner().invoke(plan_command, of)
+    assert said.exit_code == 1, said.output
+    assert "dagster-ckpt upgrade shop --rebuild totals" in " ".join(said.output.split())
+    done = CliRunner().invoke(upgrade_command, ["shop", "--rebuild", "totals", *of, "--json"])
+    assert done.exit_code == 0, done.output
+    assert rows(begun, "totals") == truth(feed, max)
+    said = CliRunner().invoke(plan_command, of)
+    assert said.exit_code == 0, said.output
