@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import functions as f
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
 from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
 from dagster_ckpt.ext.upgrade_plan.upgrade import upgrade as upgrade_command
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
@@ -237,3 +240,119 @@ def test_the_plan_offers_the_command_that_rebuilds(begun: Lab, feed: Feed, tmp_p
     assert rows(begun, "totals") == truth(feed, max)
     said = CliRunner().invoke(plan_command, of)
     assert said.exit_code == 0, said.output
+
+
+def appended(folder: Path, factor: int, *, shared: bool = False) -> CheckpointedPipeline:
+    """Orders in a table to which rows are added, in days' folders; ``shared``: as another sink reads them."""
+
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+
+    @spark_sink(to=DeltaTable("totals", partition_by=["customer"]))
+    def totals(orders: Any) -> Any:
+        return orders.withColumn("amount", f.col("amount") * factor)
+
+    @spark_sink
+    def numbers(orders: Any) -> Any:
+        return orders.select("number")
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        read = orders()
+        totals(read if shared else orders.with_uid("counted")())
+        numbers(read)
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def in_stages(folder: Path, factor: int) -> CheckpointedPipeline:
+    """A branch of two queries with state: sums of customers, and how many there are of each sum, shown whole."""
+
+    @spark_source
+    def orders(spark: Any) -> Any:
+        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
+
+    @spark_stage
+    def once(orders: Any) -> Any:
+        return orders.withColumn("amount", f.col("amount") * factor).dropDuplicates(["number"])
+
+    @spark_sink(key=["customer"], output_mode="complete")
+    def totals(once: Any) -> Any:
+        return once.groupBy("customer").agg(f.sum("amount").alias("amount"))
+
+    @spark_sink
+    def numbers(orders: Any) -> Any:
+        return orders.select("number")
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        totals(once(orders()))
+        numbers(orders.with_uid("again")())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["appended", "shared", "stages"])
+def test_a_branch_of_any_kind_is_that_of_a_run_from_scratch(
+    lab: Lab,  # noqa: F811
+    feed: Feed,  # noqa: F811
+    spark: Any,
+    kind: str,
+) -> None:
+    old, new = {
+        "appended": (appended(feed.folder, 1), appended(feed.folder, 2)),
+        "shared": (appended(feed.folder, 1, shared=True), appended(feed.folder, 2)),
+        "stages": (in_stages(feed.folder, 1), in_stages(feed.folder, 2)),
+    }[kind]
+    for amount in (3, 9):
+        assert lab.run(old).success
+        feed.order(("ann", amount), ("bob", amount + 1))
+    assert lab.run(old).success
+    if kind == "shared":
+        with pytest.raises(InvalidRequest, match="give 'totals' a source of its own"):
+            rebuilding(lab, appended(feed.folder, 2, shared=True), spark)
+    rebuilding(lab, new, spark).carry_out()
+    for extra in (0, 20):
+        if extra:
+            feed.order(("ann", extra))
+            result = lab.run(new)
+            assert result.success, failure_text(result)
+        found = rows_in(lab.tables / "totals")
+        if kind == "stages":
+            assert rows(lab, "totals") == [(name, 2 * value) for name, value in truth(feed, sum)]
+        else:
+            lines = [{**order, "amount": 2 * order["amount"]} for order in feed.orders]
+            assert sorted(found, key=lambda row: row["number"]) == lines
+        assert rows(lab, "numbers") == [(order["number"],) for order in feed.orders]
+
+
+def test_what_cannot_be_rebuilt_alone_is_refused_in_a_sentence(begun: Lab, feed: Feed, spark: Any) -> None:  # noqa: F811
+    pipeline = shop(feed.folder, largest)
+    before = rows(begun, "totals")
+
+    def changed(uid: str, **of_stage: Any) -> CheckpointedPipeline:
+        stage = replace(pipeline.stages[StageUid(uid)], **of_stage)
+        return replace(pipeline, stages={**pipeline.stages, StageUid(uid): stage})
+
+    def rate(spark: Any) -> Any:
+        return spark.readStream.format("rate").load().selectExpr("'ann' AS customer", "value AS amount")
+
+    def typed(rows: Any) -> Any:
+        return rows.groupBy("customer").agg(f.max("amount").cast("string").alias("amount"))
+
+    cases: list[tuple[CheckpointedPipeline, str, str]] = [
+        (pipeline, "nobody", "has no stage 'nobody'"),
+        (pipeline, "counted", "has readers"),
+        (changed("counted", fn=rate), "totals", "which keeps no rows"),
+        (changed("totals", to=ForEachCheckpoint(print)), "totals", "cannot be exchanged"),
+        (shop(feed.folder, typed), "totals", "cannot change a type"),
+        (shop(feed.folder, name="another"), "totals", "knows no pipeline 'another'"),
+        (replace(pipeline, program=("python", "job.py")), "totals", "starts its queries itself"),
+    ]
+    for given, uid, why in cases:
+        with pytest.raises(CheckpointError, match=why):
+            Rebuilding.of(given, uid, coordinator=begun.coordinator, spark=spark).carry_out()
+    assert sorted(path.name for path in begun.tables.iterdir()) == ["numbers", "totals"]
+    assert rows(begun, "totals") == before
+    assert begun.run(shop(feed.folder)).success
