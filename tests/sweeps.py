@@ -75,6 +75,12 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
         "TestIcebergValues::test_a_value_is_shown_as_it_is_or_refused_by_its_column[key1]",
         "TestIcebergValues::test_a_value_of_a_partition_is_shown_as_it_is_or_refused_by_its_column[key0]",
     ),
+    "ext/upgrade_plan/test_rebuild.py": (
+        "test_at_any_kill_one_of_the_two_serves_and_the_next_try_ends_well",
+        "test_a_branch_of_any_kind_is_that_of_a_run_from_scratch[stages]",
+        "test_a_branch_of_any_kind_is_that_of_a_run_from_scratch[shared]",
+        "test_the_plan_offers_the_command_that_rebuilds",
+    ),
     "ext/quarantine/test_bad_rows.py": ("test_a_function_that_fits_no_row",),
     "ext/spark_pipelines/test_adoption_changed.py": ("test_a_dataset_that_is_removed_after_the_adoption",),
     "ext/spark_pipelines/test_as_published.py": (

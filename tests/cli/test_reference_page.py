@@ -35,6 +35,7 @@ COMMANDS = [
         "diff",
         "diff-tables",
         "preview",
+        "upgrade",
     ),
     *("checkpoint", "publish", "set-aside", "savepoint", "restore", "fork", "blue-green", "replay"),
     *("dispose", "export", "import", "adopt", "adopt-project"),

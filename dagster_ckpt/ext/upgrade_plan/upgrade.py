@@ -32,10 +32,8 @@ def upgrade(
 ) -> ExitCode:
     """Rebuild one sink of PIPELINE, and what leads to it alone, with the changed code (-m, -f or -w).
 
-    It begins empty beside the pipeline, whose jobs run on as they are deployed and serve the old rows, and reads its
-    sources from where the code says that a first run begins. Then it waits for the pipeline's turn and runs one epoch
-    of the changed code, which begins with the rebuilt stage in place of the old one; the others keep their state.
-    Killed, it is started again; deploy the changed code when it has ended. A stream is stopped for the last step.
+    It catches up beside the deployed pipeline; then one epoch of the changed code begins with it in the old one's
+    place, and the others keep their state. Killed, it is started again; deploy the changed code when it has ended.
     """
     from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from tests.root import ROOT
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
 from tests.tables import rows_in
@@ -130,35 +134,39 @@ class Killed(BaseException):
     """The end of a process."""
 
 
+def ended(name: str) -> None:
+    raise Killed(name)
+
+
 @dataclass
 class Steps:
     """Steps that were told; one of them may be the last."""
 
     last: str = "none"
     told: list[str] = field(default_factory=list)
+    end: Callable[[str], None] = ended
 
     def __call__(self, name: str) -> None:
         self.told.append(name)
         if name.startswith(self.last):
-            raise Killed(name)
+            self.end(name)
 
     def kill_in(self, patch: pytest.MonkeyPatch, point: Any) -> None:
-        """End the process in a method, where the point is one."""
-        if not isinstance(point, str):
-            where, name, after = point
-            patch.setattr(where, name, self.behind(getattr(where, name), after=after))
-
-    def behind(self, method: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-        """Return a method that ends the process once the pipeline's own epoch begins."""
+        """End the process at a step, or in a method once the pipeline's own epoch begins."""
+        if isinstance(point, str):
+            self.last = point
+            return
+        where, name, after = point
+        method = getattr(where, name)
 
         def called(one: Any, *given: Any, **named: Any) -> Any:
-            if after or "beginning with it" not in self.told:
-                result = method(one, *given, **named)
-                if "beginning with it" not in self.told:
-                    return result
-            raise Killed(method.__name__)
+            is_own = "beginning with it" in self.told
+            result = method(one, *given, **named) if after or not is_own else None
+            if is_own:
+                self.end(name)
+            return result
 
-        return called
+        patch.setattr(where, name, called)
 
 
 INSIDE: tuple[tuple[Any, str, bool], ...] = (
@@ -186,29 +194,53 @@ def goes_on(lab: Lab, feed: Feed, old: Any, new: Any) -> Callable[[list[int]], i
 OF: dict[Any, Callable[[list[int]], int]] = {summed: sum, largest: max}
 
 
-@pytest.mark.parametrize("points", [STEPS, INSIDE], ids=["steps", "inside"])
+POINTS: tuple[Any, ...] = (*STEPS, *INSIDE)
+
+
+def kill_here(lab: Lab, feed: Feed, new: Any, number: int) -> None:  # noqa: F811
+    """End a rebuilding at a point, by an exception that nothing catches."""
+    from pyspark.sql import SparkSession
+
+    steps, session = Steps(), SparkSession.getActiveSession()
+    with pytest.MonkeyPatch.context() as patch:
+        steps.kill_in(patch, POINTS[number])
+        with pytest.raises(Killed):
+            rebuilding(lab, shop(feed.folder, new), session, step=steps).carry_out()
+
+
+def kill_process(lab: Lab, feed: Feed, new: Any, number: int) -> None:  # noqa: F811
+    """Kill a process, with its JVM, in which a stage is rebuilt."""
+    command = [sys.executable, "-m", "tests.ext.upgrade_plan.rebuild_child"]
+    told = [str(lab.folder), str(feed.folder), new.__name__, str(number)]
+    child = subprocess.run(
+        [*command, *told], check=False, cwd=ROOT, start_new_session=True, capture_output=True
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()[-3000:]
+
+
+@pytest.mark.parametrize("kill", [kill_here, kill_process])
+@pytest.mark.parametrize(
+    "numbers", [range(len(STEPS)), range(len(STEPS), len(POINTS))], ids=["steps", "inside"]
+)
 def test_at_any_kill_one_of_the_two_serves_and_the_next_try_ends_well(
     begun: Lab,
     feed: Feed,  # noqa: F811
     spark: Any,
-    points: Sequence[Any],
+    numbers: Sequence[int],
+    kill: Callable[[Lab, Feed, Any, int], None],
 ) -> None:
     old, new = summed, largest
-    for point in points:
+    for number in numbers:
         feed.order(("ann", 60 + len(feed.orders)), ("bob", 1))
-        steps = Steps(point if isinstance(point, str) else "none")
-        with pytest.MonkeyPatch.context() as patch:
-            steps.kill_in(patch, point)
-            with pytest.raises(Killed):
-                rebuilding(begun, shop(feed.folder, new), spark, step=steps).carry_out()
-        served = rows(begun, "totals")
-        assert served in (truth_without(feed, 2, OF[old]), truth(feed, OF[new])), point
+        kill(begun, feed, new, number)
+        assert rows(begun, "totals") in (truth_without(feed, 2, OF[old]), truth(feed, OF[new])), number
         serves = goes_on(begun, feed, old, new)
-        assert (serves is OF[new]) is (point not in (*STEPS[:-1], INSIDE[0])), point
-        if serves is not OF[new] or point == "removing":
+        if kill is kill_here:
+            assert (serves is OF[new]) is (POINTS[number] not in (*STEPS[:-1], INSIDE[0])), number
+        if serves is not OF[new] or POINTS[number] == "removing":
             rebuilding(begun, shop(feed.folder, new), spark).carry_out()
-        assert rows(begun, "totals") == truth(feed, OF[new]), point
-        assert rows(begun, "numbers") == truth(feed, len), point
+        assert rows(begun, "totals") == truth(feed, OF[new]), number
+        assert rows(begun, "numbers") == truth(feed, len), number
         old, new = new, old
 
 
