@@ -8,7 +8,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -127,6 +128,16 @@ def job_in(code: CodeOptions, name: str) -> dg.JobDefinition:
     raise NotFound(f"the code has no job {name!r}. It has: {', '.join(sorted(names)) or 'none'}")
 
 
+@contextmanager
+def resources_in(code: CodeOptions, job: str, keys: Iterable[str]) -> Iterator[Any]:
+    """Yield resources that a job of the code has, opened. Raises NotFound, InvalidRequest."""
+    import dagster as dg
+
+    bound = job_in(code, job).resource_defs
+    with dg.build_resources({key: bound[key] for key in keys}) as resources:
+        yield resources
+
+
 def declared_in(code: CodeOptions, pipeline: PipelineId) -> CheckpointedPipeline | None:
     """Return a pipeline as its code declares it; None: no code is given. Raises NotFound, InvalidRequest."""
     if not code.is_given:
@@ -230,8 +241,6 @@ def _not_loaded(what: str, error: Exception) -> InvalidRequest:
 
 def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
     """Return for how long each retained snapshot can be restored, newest first. Raises NotFound, InvalidRequest."""
-    import dagster as dg
-
     from dagster_ckpt.dagster.names import COORDINATOR_KEY, care_job_name
     from dagster_ckpt.operations.restores.horizon import (
         restorability,  # a third of what a plain `list` would import
@@ -239,6 +248,5 @@ def horizons_in(code: CodeOptions, pipeline: PipelineId) -> tuple[Horizon, ...]:
 
     declared = declared_in(code, pipeline)
     assert declared is not None
-    job = job_in(code, care_job_name(pipeline))
-    with dg.build_resources({COORDINATOR_KEY: job.resource_defs[COORDINATOR_KEY]}) as resources:
+    with resources_in(code, care_job_name(pipeline), [COORDINATOR_KEY]) as resources:
         return restorability(declared, getattr(resources, COORDINATOR_KEY), now=time.time())

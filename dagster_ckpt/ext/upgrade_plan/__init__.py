@@ -12,5 +12,6 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | ``command`` | ``dagster-ckpt plan`` |
 | ``branch`` | what is rebuilt with a sink, and why it cannot be |
 | ``rebuild`` | a branch that catches up, and takes over |
+| ``joined`` | the savepoint in which it has |
 | ``upgrade`` | ``dagster-ckpt upgrade`` |
 """

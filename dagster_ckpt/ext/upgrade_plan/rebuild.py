@@ -11,49 +11,33 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core import paths
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
-from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
-from dagster_ckpt.core.metadata_text import encode_metadata
-from dagster_ckpt.core.model import (
-    CheckpointKind,
-    CheckpointMetadata,
-    FileEntry,
-    FileKind,
-    StageSnapshot,
-    TableSnapshot,
-)
+from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.core.restore_point import At
-from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.branch import Branch, branch_of, refuse_ahead
+from dagster_ckpt.ext.upgrade_plan.joined import JoinedSavepoint
 from dagster_ckpt.operations.deployment import Deployment, load_record
-from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.readers.open_sink import open_sink
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.export import SnapshotCopy, free_savepoint_folder
+from dagster_ckpt.operations.snapshots.export import free_savepoint_folder
 from dagster_ckpt.operations.snapshots.registration import reserve_id
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.programs import EpochEnd, host_epoch, hosted, run_epoch, turn_of
 from dagster_ckpt.running import Host, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied, Ownership
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.directories import PREPARED
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.exchange.options import is_in_object_store
 from dagster_ckpt.spark.sink import opening
-from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
-from dagster_ckpt.spark.sink.phases import preparing
-from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkCut
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.sink.port import AttemptId, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,8 +45,6 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 
-REBUILT_LABEL = "dagster_ckpt/rebuilt"
-"""Label of a savepoint in which a stage was rebuilt: that stage."""
 _PLACES = ("store_url", "checkpoint_dir", "savepoint_dir", "work_dir", "table_dir")
 _SAVEPOINT = "savepoint"
 """File of a branch that names the savepoint which is put together."""
@@ -113,7 +95,7 @@ class Rebuilding:
     def carry_out(self, *, again: bool = False) -> EpochEnd:
         """Rebuild the branch, and let it take over in the pipeline's next epoch, which is run; return its end.
 
-        A try that was killed is gone on with; ``again`` begins anew. Raises as ``run_epoch`` does.
+        A try that was killed is gone on with; ``again``: it begins empty. Raises as ``run_epoch`` does.
         """
         self.catch_up(again=again)
         end = self.take_over()
@@ -198,7 +180,11 @@ class Rebuilding:
             attempt=lambda: AttemptId(record.lineage, CoordinatorEpoch(record.epoch)),
         )
 
-    def put_together(self) -> _Together:
+    def _shows(self, uid: StageUid) -> int | None:
+        position = open_sink(self.pipeline.authored, uid, self.coordinator).position()
+        return None if position is None else position.head
+
+    def put_together(self) -> JoinedSavepoint:
         """Write the savepoint in which the branch has taken over; nobody else runs the pipeline meanwhile.
 
         Raises InvalidRequest where the sink's table cannot show the rebuilt rows.
@@ -214,7 +200,20 @@ class Rebuilding:
         with self._own.held(), tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
             name = self.branch.pipeline.name
             new = find_snapshot(self._own.deployment(self.branch.pipeline), "latest", name).stored
-            made = _Together(rebuilding=self, old=old, new=new, number=number, folder=folder, target=storage)
+            made = JoinedSavepoint(
+                pipeline=self.pipeline,
+                branch=self.branch,
+                sink=self._sink(),
+                own=open_sink(self.branch.pipeline, self.branch.uid, self._own),
+                spark=self.spark,
+                shows=self._shows,
+                step=self.step,
+                old=old,
+                new=new,
+                number=number,
+                folder=folder,
+                target=storage,
+            )
             made.write(Path(scratch))
         return made
 
@@ -238,174 +237,3 @@ class _TakingOver(Host):
         except Occupied:  # another run was faster, and its checkpoint is newer than what was put together
             made.remove()
             raise
-
-
-@dataclass(kw_only=True)
-class _Together:
-    """A savepoint of the pipeline in which the stages of a branch are the branch's."""
-
-    rebuilding: Rebuilding
-    old: StoredSnapshot
-    new: StoredSnapshot
-    number: CheckpointId
-    folder: str
-    target: CheckpointStorage
-    _written: list[str] = field(default_factory=list)
-
-    @property
-    def uri(self) -> str:
-        """Its folder."""
-        return f"{self.target.base_uri}/{self.folder}"
-
-    def remove(self) -> None:
-        """Remove its files."""
-        self.target.delete(self._written)
-
-    def write(self, scratch: Path) -> None:
-        """Write the files, and the metadata last."""
-        replaced = self._replaced()
-        kept = [stage for stage in self.old.metadata.stages if stage.uid not in replaced]
-        rebuilt, waiting = self._rebuilt(scratch)
-        self.rebuilding.step("copying the others' state")
-        stages: list[StageSnapshot] = []
-        for source, given in ((self.old, map(self._as_shown, kept)), (self.new, rebuilt)):
-            copy = SnapshotCopy(source=source, target=self.target, folder=self.folder, parallelism=8)
-            copy.written = self._written
-            for stage, entries in given:
-                mine = [waiting] if waiting is not None and stage.uid == self.rebuilding.branch.uid else []
-                stages.append(copy.stage(stage, [*entries, *mine]))
-        metadata = self._metadata(tuple(stages), replaced)
-        self.rebuilding.step("completing the savepoint")
-        copy.create(paths.metadata(self.folder), encode_metadata(metadata))
-
-    def _replaced(self) -> frozenset[str]:
-        """Return the queries of the old snapshot in whose place the branch's are.
-
-        Raises InvalidRequest where one of them was also a stage's that stays.
-        """
-        pipeline, members = self.rebuilding.pipeline.authored, self.rebuilding.branch.members
-        names = {str(name) for uid in members for name in pipeline.stages[uid].names}
-        stay = {
-            str(name): uid for uid, one in pipeline.stages.items() if uid not in members for name in one.names
-        }
-        metadata = self.old.metadata
-        ran = {stage.uid: (stage.uid,) for stage in metadata.stages} | {
-            chain.uid: chain.stages for chain in metadata.chains
-        }
-        replaced = {uid for uid, stages in ran.items() if names.intersection(stages)}
-        for uid in sorted(replaced):
-            both = [one for one in ran[uid] if one in stay and one not in names]
-            if both:
-                raise InvalidRequest(
-                    f"{uid!r} ran as one query with {both[0]!r}, whose state is to stay: run the pipeline once with "
-                    f"chain=False for {both[0]!r}, and rebuild then"
-                )
-        return frozenset(replaced)
-
-    def _as_shown(self, stage: StageSnapshot) -> tuple[StageSnapshot, list[FileEntry]]:
-        """Return a stage that stays: what its table shows of the newest checkpoint waits for nobody any more."""
-        entries = self.old.entries(stage)
-        if stage.table is None or not stage.table.prepared:
-            return stage, entries
-        pipeline = self.rebuilding.pipeline.authored
-        uid = next((uid for uid, one in pipeline.stages.items() if stage.uid in one.names), None)
-        if uid is None or pipeline.stages[uid].table is None:
-            return stage, entries
-        position = open_sink(pipeline, uid, self.rebuilding.coordinator).position()
-        if position is None or position.head != self.old.metadata.number_at_sinks:
-            return stage, entries
-        shown = stage.table.model_copy(update={"head": position.head, "prepared": ()})
-        return stage.model_copy(update={"table": shown}), _without(entries, f"{PREPARED}/")
-
-    def _rebuilt(
-        self, scratch: Path
-    ) -> tuple[Sequence[tuple[StageSnapshot, list[FileEntry]]], FileEntry | None]:
-        """Return the branch's stages, and the committable of the sink's rows; None: it has none."""
-        uid = self.rebuilding.branch.uid
-        last = self.new.metadata.stage(uid)
-        assert last is not None
-        batches = self._staged(last, scratch)
-        sink = self.rebuilding._sink()
-        table = TableSnapshot(
-            uri=sink.place, prepared=tuple(batch.batch_id for batch in batches), sink=sink.kind
-        )
-        self._refuse_impossible(sink, table, batches)
-        stages = []
-        for stage in self.new.metadata.stages:
-            update = {"table": table} if stage.uid == uid else {}
-            stages.append((stage.model_copy(update=update), _without(self.new.entries(stage), "sink/")))
-        return stages, next((_committable(scratch, batch, self.number) for batch in batches), None)
-
-    def _staged(self, last: StageSnapshot, scratch: Path) -> list[PreparedBatch]:
-        """Stage the branch's rows for the pipeline's table, as one batch that nobody sees."""
-        rebuilding = self.rebuilding
-        stage = rebuilding.pipeline.stages[rebuilding.branch.uid]
-        if last.batch_id is None or last.table is None:
-            return []
-        if last.table.set_aside:
-            raise InvalidRequest(
-                f"the table of the branch could not show all rows: begin {stage.uid!r} again"
-            )
-        cut = cut_of(self.new, last, last.table)
-        if cut.snapshot.head is None and not cut.batches:
-            return []
-        own = open_sink(rebuilding.branch.pipeline, stage.uid, rebuilding._own)
-        rows = own.rows(cut).to_spark(rebuilding.spark)
-        sink = rebuilding._sink()
-        prepare = preparing(sink, scratch, staged_as=SinkNow.of(stage, sink).staged_as)
-        number = BatchId(last.batch_id)
-        prepare(rows, number)
-        found = [int(path.stem) for path in (scratch / PREPARED).glob("*.json")]
-        batches = read_committables(scratch, found)
-        sink.flush(batches)
-        return batches
-
-    def _refuse_impossible(self, sink: Sink, table: TableSnapshot, batches: Sequence[PreparedBatch]) -> None:
-        metadata = self.old.metadata
-        cut = SinkCut(
-            snapshot=table,
-            batches=tuple(batches),
-            checkpoint_id=self.number,
-            lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
-        )
-        sink.refuse_unfit(batches)
-        if sink.only_here(batches):
-            raise InvalidRequest(f"rows for {sink.place} are staged on this machine alone: fork the pipeline")
-        if why := sink.cannot_roll_back(cut):
-            raise InvalidRequest(f"{sink.place} cannot show the rebuilt rows: {why}. Nothing was changed")
-
-    def _metadata(self, stages: tuple[StageSnapshot, ...], replaced: frozenset[str]) -> CheckpointMetadata:
-        old, new = self.old.metadata, self.new.metadata
-        edges = (edge for edge in old.edges if not replaced.intersection(edge))
-        chains = (chain for chain in old.chains if chain.uid not in replaced)
-        return old.model_copy(
-            update={
-                "checkpoint_id": self.number,
-                "first_number": None,
-                "kind": CheckpointKind.SAVEPOINT,
-                "stages": stages,
-                "edges": (*edges, *new.edges),
-                "chains": (*chains, *new.chains),
-                "labels": {**old.labels, REBUILT_LABEL: str(self.rebuilding.branch.uid)},
-            }
-        )
-
-
-def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:
-    return [entry for entry in entries if not entry.path.startswith(folder)]
-
-
-def _committable(stage_dir: Path, batch: PreparedBatch, number: CheckpointId) -> FileEntry:
-    """Return the file of a committable, as a manifest has it."""
-    path = f"{PREPARED}/{batch.batch_id}.json"
-    content = (stage_dir / path).read_bytes()
-    digest = digest_bytes(content)
-    return FileEntry(
-        path=path,
-        size=digest.size,
-        checksum=digest.checksum,
-        kind=FileKind.COMMITTABLE,
-        first_checkpoint=number,
-        key=None,
-        inline=content,
-    )

@@ -1,0 +1,218 @@
+"""A savepoint of a pipeline in which the stages of a branch are the branch's, put together without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_ckpt.core import paths
+from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.metadata_text import encode_metadata
+from dagster_ckpt.core.model import (
+    CheckpointKind,
+    CheckpointMetadata,
+    FileEntry,
+    FileKind,
+    StageSnapshot,
+    TableSnapshot,
+)
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.branch import Branch
+from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.operations.snapshots.export import SnapshotCopy
+from dagster_ckpt.ports import CheckpointStorage
+from dagster_ckpt.spark.directories import PREPARED
+from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
+from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.port import Sink, SinkCut
+from dagster_ckpt.spark.sink.waiting.rules import SinkNow
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+
+REBUILT_LABEL = "dagster_ckpt/rebuilt"
+"""Label of a savepoint in which a stage was rebuilt: that stage."""
+
+
+@dataclass(kw_only=True)
+class JoinedSavepoint:
+    """Savepoint of a pipeline in which the stages of a branch are the branch's."""
+
+    pipeline: CheckpointedPipeline
+    """As its code is now."""
+    branch: Branch
+    sink: Sink
+    """The pipeline's, whose rows are exchanged."""
+    own: Sink
+    """The branch's, which has them."""
+    spark: SparkSession
+    shows: Callable[[StageUid], int | None]
+    """Returns the checkpoint that a sink of the pipeline shows."""
+    step: Callable[[str], None]
+    old: StoredSnapshot
+    new: StoredSnapshot
+    number: CheckpointId
+    folder: str
+    target: CheckpointStorage
+    _written: list[str] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        """Its folder."""
+        return f"{self.target.base_uri}/{self.folder}"
+
+    def remove(self) -> None:
+        """Remove its files."""
+        self.target.delete(self._written)
+
+    def write(self, scratch: Path) -> None:
+        """Write the files, and the metadata last."""
+        replaced = self._replaced()
+        kept = [stage for stage in self.old.metadata.stages if stage.uid not in replaced]
+        rebuilt, waiting = self._rebuilt(scratch)
+        self.step("copying the others' state")
+        stages: list[StageSnapshot] = []
+        for source, given in ((self.old, map(self._as_shown, kept)), (self.new, rebuilt)):
+            copy = SnapshotCopy(source=source, target=self.target, folder=self.folder, parallelism=8)
+            copy.written = self._written
+            for stage, entries in given:
+                mine = [waiting] if waiting is not None and stage.uid == self.branch.uid else []
+                stages.append(copy.stage(stage, [*entries, *mine]))
+        metadata = self._metadata(tuple(stages), replaced)
+        self.step("completing the savepoint")
+        copy.create(paths.metadata(self.folder), encode_metadata(metadata))
+
+    def _replaced(self) -> frozenset[str]:
+        """Return the queries of the old snapshot in whose place the branch's are.
+
+        Raises InvalidRequest where one of them was also a stage's that stays.
+        """
+        pipeline, members = self.pipeline.authored, self.branch.members
+        names = {str(name) for uid in members for name in pipeline.stages[uid].names}
+        stay = {
+            str(name): uid for uid, one in pipeline.stages.items() if uid not in members for name in one.names
+        }
+        metadata = self.old.metadata
+        ran = {stage.uid: (stage.uid,) for stage in metadata.stages} | {
+            chain.uid: chain.stages for chain in metadata.chains
+        }
+        replaced = {uid for uid, stages in ran.items() if names.intersection(stages)}
+        for uid in sorted(replaced):
+            both = [one for one in ran[uid] if one in stay and one not in names]
+            if both:
+                raise InvalidRequest(
+                    f"{uid!r} ran as one query with {both[0]!r}, whose state is to stay: run the pipeline once with "
+                    f"chain=False for {both[0]!r}, and rebuild then"
+                )
+        return frozenset(replaced)
+
+    def _as_shown(self, stage: StageSnapshot) -> tuple[StageSnapshot, list[FileEntry]]:
+        """Return a stage that stays: what its table shows of the newest checkpoint waits for nobody any more."""
+        entries = self.old.entries(stage)
+        if stage.table is None or not stage.table.prepared:
+            return stage, entries
+        pipeline = self.pipeline.authored
+        uid = next((uid for uid, one in pipeline.stages.items() if stage.uid in one.names), None)
+        if uid is None or pipeline.stages[uid].table is None:
+            return stage, entries
+        head = self.shows(uid)
+        if head != self.old.metadata.number_at_sinks:
+            return stage, entries
+        shown = stage.table.model_copy(update={"head": head, "prepared": ()})
+        return stage.model_copy(update={"table": shown}), _without(entries, f"{PREPARED}/")
+
+    def _rebuilt(
+        self, scratch: Path
+    ) -> tuple[Sequence[tuple[StageSnapshot, list[FileEntry]]], FileEntry | None]:
+        """Return the branch's stages, and the committable of the sink's rows; None: it has none."""
+        uid = self.branch.uid
+        last = self.new.metadata.stage(uid)
+        assert last is not None
+        batches = self._staged(last, scratch)
+        sink = self.sink
+        table = TableSnapshot(
+            uri=sink.place, prepared=tuple(batch.batch_id for batch in batches), sink=sink.kind
+        )
+        self._refuse_impossible(sink, table, batches)
+        stages = []
+        for stage in self.new.metadata.stages:
+            update = {"table": table} if stage.uid == uid else {}
+            stages.append((stage.model_copy(update=update), _without(self.new.entries(stage), "sink/")))
+        return stages, next((_committable(scratch, batch, self.number) for batch in batches), None)
+
+    def _staged(self, last: StageSnapshot, scratch: Path) -> list[PreparedBatch]:
+        """Stage the branch's rows for the pipeline's table, as one batch that nobody sees."""
+        stage, sink = self.pipeline.stages[self.branch.uid], self.sink
+        if last.batch_id is None or last.table is None:
+            return []
+        if last.table.set_aside:
+            raise InvalidRequest(
+                f"the table of the branch could not show all rows: begin {stage.uid!r} again"
+            )
+        cut = cut_of(self.new, last, last.table)
+        if cut.snapshot.head is None and not cut.batches:
+            return []
+        rows = self.own.rows(cut).to_spark(self.spark)
+        prepare = preparing(sink, scratch, staged_as=SinkNow.of(stage, sink).staged_as)
+        number = BatchId(last.batch_id)
+        prepare(rows, number)
+        found = [int(path.stem) for path in (scratch / PREPARED).glob("*.json")]
+        batches = read_committables(scratch, found)
+        sink.flush(batches)
+        return batches
+
+    def _refuse_impossible(self, sink: Sink, table: TableSnapshot, batches: Sequence[PreparedBatch]) -> None:
+        metadata = self.old.metadata
+        cut = SinkCut(
+            snapshot=table,
+            batches=tuple(batches),
+            checkpoint_id=self.number,
+            lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
+        )
+        sink.refuse_unfit(batches)
+        if sink.only_here(batches):
+            raise InvalidRequest(f"rows for {sink.place} are staged on this machine alone: fork the pipeline")
+        if why := sink.cannot_roll_back(cut):
+            raise InvalidRequest(f"{sink.place} cannot show the rebuilt rows: {why}. Nothing was changed")
+
+    def _metadata(self, stages: tuple[StageSnapshot, ...], replaced: frozenset[str]) -> CheckpointMetadata:
+        old, new = self.old.metadata, self.new.metadata
+        edges = (edge for edge in old.edges if not replaced.intersection(edge))
+        chains = (chain for chain in old.chains if chain.uid not in replaced)
+        return old.model_copy(
+            update={
+                "checkpoint_id": self.number,
+                "first_number": None,
+                "kind": CheckpointKind.SAVEPOINT,
+                "stages": stages,
+                "edges": (*edges, *new.edges),
+                "chains": (*chains, *new.chains),
+                "labels": {**old.labels, REBUILT_LABEL: str(self.branch.uid)},
+            }
+        )
+
+
+def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:
+    return [entry for entry in entries if not entry.path.startswith(folder)]
+
+
+def _committable(stage_dir: Path, batch: PreparedBatch, number: CheckpointId) -> FileEntry:
+    """Return the file of a committable, as a manifest has it."""
+    path = f"{PREPARED}/{batch.batch_id}.json"
+    content = (stage_dir / path).read_bytes()
+    digest = digest_bytes(content)
+    return FileEntry(
+        path=path,
+        size=digest.size,
+        checksum=digest.checksum,
+        kind=FileKind.COMMITTABLE,
+        first_checkpoint=number,
+        key=None,
+        inline=content,
+    )
