@@ -58,8 +58,8 @@ ROOMS = {
         "pyspark py4j pyarrow pydantic",
     ),
     "ext": room(
-        "core errors extensions version ports digests runtime authoring spark running operations page cli dagster pipes "
-        "programs ext",
+        "core errors extensions version ports digests runtime authoring spark running operations page cli dagster "
+        "pipes programs ext",
         "pyspark pyarrow pydantic yaml deltalake pyiceberg sqlalchemy confluent_kafka prometheus_client "
         "opentelemetry click",
     ),
