@@ -1,9 +1,9 @@
 """What conditions on rows cost a stage that has no bad one: ``python -m benchmarks.expectations``
 
-Rows of a shop come out of a stream that reads Parquet, and are written for a channel log, in turns without conditions,
-with four in a filter of the author's, and with the same as expectations; processor time of Java on one core, medians
-of ``--rounds``. Reading Parquet and writing it is the least that a stage can do: what Spark takes to ask conditions is
-a large share of it.
+Rows of a shop come out of a stream, and are written for a channel log, in turns without conditions, with four in a
+filter of the author's, and with the same as expectations; processor time of Java on one core, medians of ``--rounds``.
+Twice: from Parquet, which is the least that a stage can do, so that what Spark takes to ask conditions is a large share
+of it; and parsed from JSON, as rows of files and of topics mostly are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.common import median
-from benchmarks.judge import batch_of, in_turns, java_seconds
+from benchmarks.judge import as_batch, batch_of, in_turns, java_seconds
 from dagster_ckpt import spark_stage
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
@@ -21,7 +21,7 @@ from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.directories import StageDirectory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 EXPECT: dict[str, Literal["warn", "drop"]] = {
     "pieces >= 0": "drop",
@@ -38,7 +38,26 @@ def orders(source):  # type: ignore[no-untyped-def]
 
 
 def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> list[dict[str, Any]]:
-    frame = batch_of(spark, folder, rows)
+    parquet = batch_of(spark, folder, rows)
+    return [
+        *_measured(spark, folder / "parquet", parquet, "Parquet", rounds),
+        *_measured(spark, folder / "json", _of_json(spark, folder, parquet), "JSON", rounds),
+    ]
+
+
+def _of_json(spark: SparkSession, folder: Path, rows: DataFrame) -> DataFrame:
+    """Return the rows as a stage parses them of messages."""
+    from pyspark.sql import functions as f
+
+    texts = str(folder / "texts")
+    rows.select(f.to_json(f.struct("*")).alias("value")).write.parquet(texts)
+    messages = as_batch(spark, spark.read.parquet(texts))
+    return messages.select(f.from_json("value", rows.schema).alias("row")).select("row.*")
+
+
+def _measured(
+    spark: SparkSession, folder: Path, frame: DataFrame, source: str, rounds: int
+) -> list[dict[str, Any]]:
     directory = StageDirectory(folder / "stage")
     directory.log.mkdir(parents=True)
     context = ParticipantContext(
@@ -70,7 +89,12 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
                 took[name].append(java_seconds(spark) - began)
     without = median(took["without"])
     return [
-        {"rows": rows, "conditions": name, "processor_s": median(found), "ratio": median(found) / without}
+        {
+            "rows of": source,
+            "conditions": name,
+            "processor_s": median(found),
+            "ratio": median(found) / without,
+        }
         for name, found in took.items()
     ]
 

@@ -39,11 +39,16 @@ ORDERS = (
 
 def batch_of(spark: Any, folder: Path, rows: int) -> DataFrame:
     """Return rows as ``foreachBatch`` gets them, behind the plan of a stream that reads Parquet."""
-    from pyspark.sql import DataFrame as SparkDataFrame
-
     source = str(folder / "source")
     spark.range(rows, numPartitions=2).selectExpr(*ORDERS).write.parquet(source)
-    read = spark.read.parquet(source)._jdf
+    return as_batch(spark, spark.read.parquet(source))
+
+
+def as_batch(spark: Any, rows: DataFrame) -> DataFrame:
+    """Return rows as ``foreachBatch`` gets them, behind their plan."""
+    from pyspark.sql import DataFrame as SparkDataFrame
+
+    read = rows._jdf
     batch = spark._jsparkSession.internalCreateDataFrame(read.queryExecution().toRdd(), read.schema(), False)
     return SparkDataFrame(batch, spark)
 
