@@ -9,12 +9,12 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, MailRecord
 from dagster_ckpt.core.coordinator.admission import (
     Answer,
     answer_in,
-    is_alive,
     request_of,
     with_mail,
 )
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.supervision.ownership import may_be_asked
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ports import Clock, CoordinatorStore
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -50,7 +50,7 @@ def post(
         if loaded is None:
             return RecordChange(answer=NoRunningStream(""), record=None)
         record, now = loaded.record, clock.now()
-        if not is_alive(record, now):
+        if not may_be_asked(record, now):
             return RecordChange(answer=NoRunningStream(record.owner), record=None)
         wanted = with_mail(record, request, now)
         return RecordChange(answer=Posted(record.owner), record=None if wanted is record else wanted)

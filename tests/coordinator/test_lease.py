@@ -11,9 +11,10 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.lease import LEASE, Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.admission import Waiting, is_alive
+from dagster_ckpt.core.coordinator.admission import Waiting
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.supervision.ownership import may_be_asked
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Occupied, Ownership
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -71,7 +72,7 @@ def test_the_claim_takes_the_lease_before_anything_is_restored_or_started(h: Coo
         claimed = record(h)
         assert claimed.status is RunStatus.SUSPENDED, "the stages are not restored yet"
         assert claimed.lease_until == h.clock.now() + LEASE
-        assert is_alive(claimed, h.clock.now())
+        assert may_be_asked(claimed, h.clock.now())
         assert isinstance(post(h.store, h.graph.pipeline, request("a"), clock=h.clock), Posted)
 
 
@@ -126,7 +127,7 @@ def test_between_two_attempts_of_a_run_the_pipeline_stays_taken_and_requests_wai
         coordinator.hand_over()
         paused = record(h)
         assert paused.status is RunStatus.SUSPENDED
-        assert is_alive(paused, h.clock.now())
+        assert may_be_asked(paused, h.clock.now())
         assert isinstance(post(h.store, h.graph.pipeline, request("b"), clock=h.clock), Posted)
         with opened(replace(setup, ownership=Ownership.RESTART)):
             assert [mail.request_id for mail in record(h).mailbox] == ["a", "b"]

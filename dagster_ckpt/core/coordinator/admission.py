@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision, FailureScope
-from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import (
     OPERATIONS_REMEMBERED,
@@ -198,11 +197,6 @@ class Refused:
 
 
 Answer = Waiting | Done | Refused
-
-
-def is_alive(record: CoordinatorRecord, now: float) -> bool:
-    """Return True while a run owns the pipeline that reads its mailbox, or will once it has started."""
-    return record.has_mailbox and holds_lease(record, now)
 
 
 def with_mail(record: CoordinatorRecord, request: CheckpointRequest, now: float) -> CoordinatorRecord:

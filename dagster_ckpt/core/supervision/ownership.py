@@ -9,7 +9,7 @@ At most one run owns a pipeline: the one that holds the newest epoch in the coor
 | what does a second run do? | ``decide_turn``: it waits, ends, or takes over (``concurrent_runs``) |
 | who waits and claims? | ``runtime/turn``, in an op ``dagster/runs/turn``; a compare-and-set has the last word |
 | who ends what nobody ended? | ``judge_attempt`` for the safety net, by ``runtime/claim`` |
-| may a stream be asked? | ``coordinator/admission.is_alive``: it holds its lease and reads its mailbox |
+| may a stream be asked? | ``may_be_asked``: it holds its lease and reads its mailbox |
 
 A run that lost the pipeline without knowing is fenced: its next compare-and-set fails.
 """
@@ -90,6 +90,11 @@ def judge_owner(
         return Alive(record.owner, record.has_mailbox, record.lease_until)
     was_ended = record.status is not RunStatus.RUNNING and record.status_epoch == record.epoch
     return Dead() if was_ended else Silent(record.owner)
+
+
+def may_be_asked(record: CoordinatorRecord, now: float) -> bool:
+    """Return True while a run owns the pipeline that reads its mailbox, or will once it has started."""
+    return record.has_mailbox and holds_lease(record, now)
 
 
 class ConcurrentRuns(StrEnum):

@@ -18,10 +18,16 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.admission import Done, Refused, Waiting, is_alive
+from dagster_ckpt.core.coordinator.admission import Done, Refused, Waiting
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.supervision.ownership import ConcurrentRuns, Owner, OwnerState, judge_owner
+from dagster_ckpt.core.supervision.ownership import (
+    ConcurrentRuns,
+    Owner,
+    OwnerState,
+    judge_owner,
+    may_be_asked,
+)
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, WILL_RETRY_TAG, how_to_stop
@@ -104,7 +110,7 @@ def request_from_running_stream(
     """Attempt that took it; a synchronous one is its last."""
     while time.monotonic() < until:
         answer, record = look_up(store, pipeline, asked.request_id)
-        is_gone = record.owner != outcome.owner or not is_alive(record, time.time())
+        is_gone = record.owner != outcome.owner or not may_be_asked(record, time.time())
         match answer:
             case Done(number, uri):
                 if is_gone or not asked.kind.is_synchronous:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.admission import is_alive
+from dagster_ckpt.core.supervision.ownership import may_be_asked
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.spark.files import replace_whole
@@ -66,7 +66,7 @@ class ProgramOwner:
         """Let this process claim the pipeline. Raises Fenced where another copy of the program is alive."""
         if record.owner == self.name or self.is_gone(record.owner):
             return
-        if is_alive(record, time.time()):
+        if may_be_asked(record, time.time()):
             raise Fenced(
                 f"another copy of this program is attached to {record.pipeline!r} and alive ({record.owner}): stop it "
                 "first, or attach this one under another name, with directories of its own"
@@ -76,7 +76,7 @@ class ProgramOwner:
         """Let the lease of a copy that was killed elsewhere be over. Raises Fenced for one that renews it."""
         first = now = record()
         while first is not None and now is not None and not self.is_gone(now.owner):
-            if not is_alive(now, time.time()):
+            if not may_be_asked(now, time.time()):
                 return
             if now.lease_until != first.lease_until:
                 self.admit(now)

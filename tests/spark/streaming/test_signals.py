@@ -16,8 +16,8 @@ import pytest
 
 from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.coordinator.admission import is_alive
 from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.supervision.ownership import may_be_asked
 from tests.progress import Sampled, exit_code, wait_until, work_of
 from tests.records import find_record
 from tests.root import ROOT
@@ -129,7 +129,7 @@ def test_terminating_a_stream_stops_between_two_batches_and_killing_it_loses_not
     killed = record(home)
     assert killed is not None
     assert killed.status is RunStatus.RUNNING
-    assert is_alive(killed, killed.lease_until - 1.0 if killed.lease_until else 0.0)
+    assert may_be_asked(killed, killed.lease_until - 1.0 if killed.lease_until else 0.0)
 
     numbers.put(5)
     epoch(home)
