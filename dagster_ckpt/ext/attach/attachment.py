@@ -40,6 +40,8 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.audit import NOBODY
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
+from dagster_ckpt.spark.snapshot.row_counts import note_late
+from dagster_ckpt.spark.stage_report import BatchMeter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,6 +141,7 @@ class Attachment:
             owner=self._owner,
             root=self._owner.name if order is None else order.root,
             is_running=self._is_running,
+            count_late=self._count_late,
             stop_queries=self._stop_queries,
             listeners=() if launching is None else (launching.events,),
             began=_unseen if launching is None else launching.follow,
@@ -146,6 +149,7 @@ class Attachment:
         )
         self._lock = threading.RLock()
         self._queries: dict[StageUid, StreamingQuery] = {}
+        self._meters: dict[StageUid, BatchMeter] = {}
         self._starts: set[StageUid] = set()
         self._described = Queries(lasting=self._directory.root / "queries")
         self._told: set[str] = set()
@@ -296,6 +300,7 @@ class Attachment:
                 self._attempt.change(self._program)
                 return
             self._queries[StageUid(stage.uid)] = query
+            self._meters[StageUid(stage.uid)] = BatchMeter()
             self._directory.note_begun(stage.uid)
             if told.table and not stage.writes:
                 with suppress(
@@ -311,6 +316,14 @@ class Attachment:
             return True
         query = self._queries.get(uid)
         return query is not None and bool(query.isActive)
+
+    def _count_late(self, uid: StageUid) -> None:
+        query, meter = self._queries.get(uid), self._meters.get(uid)
+        with suppress(Exception):  # of Spark's, of whatever kind: no checkpoint fails for a count
+            if query is not None and meter is not None and (query.lastProgress or {}).get("stateOperators"):
+                before = meter.late
+                meter.take([dict(one) for one in query.recentProgress])
+                note_late(self._directory.stage(uid), meter.late - before)
 
     def _say(self, lines: tuple[str, ...]) -> None:
         for line in lines:

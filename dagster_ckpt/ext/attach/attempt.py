@@ -58,6 +58,7 @@ class ProgramAttempt:
     root: str
     """First of the tries that this run is one of."""
     is_running: Callable[[StageUid], bool]
+    count_late: Callable[[StageUid], None]
     stop_queries: Callable[[float], None]
     """Stops all; seconds in which each is waited for to be between two batches."""
     listeners: tuple[Callable[[CoordinatorEvent], None], ...]
@@ -133,7 +134,12 @@ class ProgramAttempt:
         else:
             for stage in self._program.stages:
                 sweep_pins(self.directory.stage(stage.uid).root)
-        cuts = ProgramCuts(program=self._program, directory=self.directory, is_running=self.is_running)
+        cuts = ProgramCuts(
+            program=self._program,
+            directory=self.directory,
+            is_running=self.is_running,
+            count_late=self.count_late,
+        )
         coordinator = CheckpointCoordinator.open(self._setup(cuts))
         coordinator.started(str(self.directory.root))
         cuts.opened(coordinator)

@@ -57,6 +57,8 @@ class ProgramCuts:
     program: AttachedProgram
     directory: ProgramDirectory
     is_running: Callable[[StageUid], bool]
+    count_late: Callable[[StageUid], None]
+    """Counter of rows that watermarks have dropped, as far as Spark has told."""
     coordinator: CheckpointCoordinator | None = None
     """Set once the attempt is open."""
     snapshotters: Mapping[StageUid, StageSnapshotter] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class _Job:
     def _run(self) -> None:
         if not self._is_committed():
             return
+        self.cuts.count_late(StageUid(self.stage.uid))
         note = self.cuts.directory.stage(self.stage.uid).root / "sink" / f"{self.checkpoint_id}.json"
         try:
             left = RETRIES

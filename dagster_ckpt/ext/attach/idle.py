@@ -51,6 +51,7 @@ def snapshot_of_idle(
         owner=owner,
         root=record.root,  # the same try: a restore that was made once is not made again after this
         is_running=lambda _uid: False,
+        count_late=lambda _uid: None,
         stop_queries=lambda _within: None,
         listeners=(),
         began=lambda _attempt: None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline, checked_pipeline
+from dagster_ckpt.authoring.stage_settings import StageParticipant, check_values, take_participant
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.authoring.targets import SinkTarget, TableMode, TableTarget
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id, stage_uid
@@ -79,12 +80,18 @@ class _Builder:
         """Raise InvalidRequest for settings of datasets there are not."""
         uids = {one.uid for one in self.graph.datasets}
         views = set(self.spec.catalog_views) - {EVERY}
-        settings = {"sinks": self.sinks, "previous_uids": self.spec.previous_uids, "catalog_views": views}
-        for what, named in settings.items():
-            unknown = sorted(set(named) - uids)
+        of_flows = {self.dataset(flow.target).uid for flow in self.graph.flows}
+        settings: dict[str, tuple[Iterable[str], set[str], str]] = {
+            "sinks": (self.sinks, uids, "datasets"),
+            "previous_uids": (self.spec.previous_uids, uids, "datasets"),
+            "catalog_views": (views, uids, "datasets"),
+            "bad_rows": (self.spec.bad_rows, of_flows, "tables that flows write"),
+        }
+        for what, (named, known, are) in settings.items():
+            unknown = sorted(set(named) - known)
             if unknown:
                 raise InvalidRequest(
-                    f"{what} names {unknown[0]!r}, and the datasets are {', '.join(sorted(uids))}"
+                    f"{what} names {unknown[0]!r}, and the {are} are {', '.join(sorted(known))}"
                 )
         self._refuse_taken_names(uids)
         if not self.graph.flows and NO_ROWS in uids:
@@ -128,10 +135,14 @@ class _Builder:
     def _flow(self, flow: FlowNode) -> StageDefinition:
         inputs = self._inputs(flow.streams)
         title = f"flow {flow.name!r} ({flow.where})"
+        rows = partial(_flow_rows, self.spec, self.graph, flow)
+        judged = self._judged(flow, rows)
         return StageDefinition(
             uid=stage_uid(flow.uid),
             role=StageRole.STAGE if inputs else StageRole.SOURCE,
-            fn=partial(_flow_rows, self.spec, self.graph, flow),
+            fn=rows,
+            participant=judged,
+            table=None if judged is None else judged.target,
             inputs=tuple(inputs),
             takes_spark=True,
             reads_all=True,
@@ -142,6 +153,18 @@ class _Builder:
             previous_uids=self.previous(flow),
             description=f"Flow {flow.name!r} of {flow.written_target!r}, {flow.where}.",
         )
+
+    def _judged(self, flow: FlowNode, rows: partial[DataFrame]) -> StageParticipant | None:
+        """Return what judges the rows of a flow, as the side file says. Raises InvalidRequest."""
+        settings = dict(self.spec.bad_rows.get(self.dataset(flow.target).uid, {}))
+        if not settings:
+            return None
+        rows.__name__ = f"flow {flow.name}"  # type: ignore[attr-defined]
+        try:
+            check_values(rows, settings)
+            return take_participant(rows, flow.uid, settings | {"previous_uids": self.previous(flow)})
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{self.spec.side_file}: {error}") from error
 
     def _sink(self, table: DatasetNode) -> StageDefinition:
         flows = self.graph.flows_of(table.name)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dagster_ckpt.authoring.stage_settings import QUARANTINE_SETTINGS
+from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ SIDE_FILE = "dagster-ckpt.yml"
 
 _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
 _REQUIRED = ("name", "storage")
-_SIDE_FIELDS = ("previous_uids", "catalog_views")
+_SIDE_FIELDS = ("previous_uids", "catalog_views", "bad_rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class ProjectSpec:
     """Of renamed datasets: the names they had before."""
     catalog_views: tuple[str, ...] = ()
     """Datasets, by uid, that readers find by name in Spark's catalog; ``*``: all."""
+    bad_rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By uid of a table or sink: conditions on the rows of its flows, as the decorators take them."""
 
     @property
     def root(self) -> Path:
@@ -181,7 +185,18 @@ def _side_file(side_file: Path) -> dict[str, Any]:
     return {
         "previous_uids": _previous(side_file, data.get("previous_uids") or {}),
         "catalog_views": tuple(views),
+        "bad_rows": _bad_rows(side_file, data.get("bad_rows") or {}),
     }
+
+
+def _bad_rows(side_file: Path, found: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(found, dict) or not all(isinstance(one, dict) and one for one in found.values()):
+        raise InvalidRequest(
+            f"{side_file}: bad_rows is written 'table: {{expect: {{\"amount > 0\": quarantine}}}}', and not {found!r}"
+        )
+    for name, settings in found.items():
+        refuse_unknown(settings, QUARANTINE_SETTINGS, of=f"{side_file}: bad_rows of {name!r}")
+    return {str(name): dict(settings) for name, settings in found.items()}
 
 
 def _previous(side_file: Path, found: Any) -> dict[str, tuple[str, ...]]:

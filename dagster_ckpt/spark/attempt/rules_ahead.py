@@ -50,7 +50,7 @@ def _rules(
             continue
         if stage.state is not None:
             continue
-        rows = stage.fn(frame)
+        rows = stage.fn(**dict.fromkeys(stage.inputs, frame))
         if are_columns_of(rows, frame):
             sink = sink_of(reader)
             yield from (RuleAhead(sink.place, rule) for rule in sink.accepts.rules(rows.schema.json()))

@@ -38,6 +38,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
@@ -388,6 +389,31 @@ def test_programs_as_they_are_found(
     ):
         assert told in caplog.text, told
     assert type(orders.writeStream).start is before
+
+
+def test_rows_that_a_watermark_drops_are_counted_by_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    folder, base = tmp_path / "in", tmp_path / "ckpt"
+    folder.mkdir()
+    rows = spark.readStream.schema("key string, at timestamp").json(str(folder))
+    from pyspark.sql import functions
+
+    counts = rows.withWatermark("at", "0 seconds").groupBy("key", functions.window("at", "1 minute")).count()
+    attached = attach("late", base_dir=str(base), interval="1 h")
+    told = []
+    try:
+        for number, times in enumerate(
+            (["10:00:00"], ["11:00:00", "09:00:00", "09:30:00"], ["08:00:00"], ["12:00:00"])
+        ):
+            lines = (json.dumps({"key": "a", "at": f"2026-01-01 {time}"}) for time in times)
+            (folder / f"{number}.json").write_text("\n".join(lines))
+            writer = counts.writeStream.outputMode("update").format("console").queryName("counts")
+            writer.trigger(availableNow=True).start().awaitTermination()
+            at = Path(unquote(urlsplit(attached.checkpoint()).path), "_metadata")
+            [stage] = decode_metadata(at.read_bytes(), name=str(at)).stages
+            told.append(stage.metrics.rows_late)
+    finally:
+        attached.detach()
+    assert told == [0, 2, 1, 0]
 
 
 def test_a_savepoint_is_put_back_once_under_one_location_for_the_whole_session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import InvalidRequest, RestoreOptions, preview_restore
+from dagster_ckpt.operations.care.requeue import order_requeue
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.test_projects import as_rows
+from tests.tables import rows_in
 
 Make = Callable[..., Project]
 
@@ -264,3 +267,52 @@ def test_a_second_project_of_one_name_does_not_go_on_from_the_first_ones_checkpo
     assert second.rows("copies") == as_rows(row("b", 2))
     first.epoch()
     assert first.rows("copies") == as_rows(row("a", 1))
+
+
+BAD_ROWS = """
+@dp.table
+def orders():
+    return spark.readStream.schema("k STRING, v INT").json(str(Path.cwd() / "feed" / "orders"))
+@dp.table
+def large():
+    return spark.readStream.table("orders").selectExpr("k", "v", "10 / (v - 3) AS share")
+"""
+
+
+def test_what_a_side_file_cannot_say_of_bad_rows_is_refused(written: Make) -> None:
+    project = written(BAD_ROWS)
+    said = project.root / "dagster-ckpt.yml"
+    for text, why in {
+        "{larger: {on_error: quarantine}}": "'larger', and the tables that flows write are large, orders",
+        "{large: {on_err: quarantine}}": "bad_rows of 'large': `on_err`: did you mean",
+        "{large: [1]}": "bad_rows is written 'table: ",
+        "{large: {expect: {v: keep}}}": "dagster-ckpt.yml: 'flow large' has 'keep' for the condition 'v': give warn",
+    }.items():
+        said.write_text(f"bad_rows: {text}\n")
+        with pytest.raises(InvalidRequest, match=why):
+            project.pipeline()
+
+
+@pytest.mark.nightly
+def test_the_side_file_says_what_becomes_of_bad_rows(written: Make) -> None:
+    """Conditions on the rows of a table's flows, rows that cannot be processed, and their way through again."""
+    project = written(BAD_ROWS)
+    said = project.root / "dagster-ckpt.yml"
+    said.write_text(
+        "bad_rows:\n"
+        "  orders: {expect: {k IS NOT NULL: drop}}\n"
+        "  large: {on_error: quarantine, expect: {v > 1: quarantine}}\n"
+    )
+    project.feed("orders", row("a", 2), row("b", 1), row("c", 3), {"k": None, "v": 5})
+    project.epoch()
+    quarantined = {
+        json.loads(one["row"])["k"]: one["condition"]
+        for one in rows_in(project.tables / "quarantine" / "large__flow")
+    }
+    assert quarantined == {"b": "v > 1", "c": "DIVIDE_BY_ZERO"}
+    assert project.rows("orders") == as_rows(row("a", 2), row("b", 1), row("c", 3))
+    assert [dict(one)["k"] for one in project.rows("large")] == ["a"]
+    order_requeue(project.pipeline(), project.coordinator, "condition = 'v > 1'")
+    said.write_text("bad_rows: {large: {on_error: quarantine, expect: {v > 0: quarantine}}}\n")
+    project.epoch()
+    assert sorted(dict(one)["k"] for one in project.rows("large")) == ["a", "b"]
