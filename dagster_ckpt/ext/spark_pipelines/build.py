@@ -155,7 +155,7 @@ class _Builder:
         )
 
     def _judged(self, flow: FlowNode, rows: partial[DataFrame]) -> StageParticipant | None:
-        """Return what judges the rows of a flow, as the side file says. Raises InvalidRequest."""
+        """Return the judge of a flow's rows, as the side file says. Raises InvalidRequest."""
         settings = dict(self.spec.bad_rows.get(self.dataset(flow.target).uid, {}))
         if not settings:
             return None
