@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from dagster_ckpt.core.checkpoint.line import newest_retained
+from dagster_ckpt.core.checkpoint.line import that_tell_ends
 from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
-from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE, SUMMARY_WINDOW, StatisticsSnapshot
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
@@ -35,6 +35,27 @@ from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.stored import CheckpointLocation
 
 
+def finished_stages(
+    decision: RestoreDecision,
+    record: CoordinatorRecord,
+    metadata_of: Callable[[CompletedRecord], CheckpointMetadata],
+) -> frozenset[StageUid]:
+    """Return the stages that had finished in what a decision goes on from, and that a stream does not run again."""
+    parts: dict[StageUid, bool] = {}
+    match decision:
+        case Restore(stages=stages):
+            parts = {match.uid: match.finished_on_restore for match in stages.matches}
+        case Adopt():
+            for entry in that_tell_ends(record):
+                with suppress(
+                    CheckpointError
+                ):  # what cannot be read keeps nothing that is here from going on
+                    for part in metadata_of(entry).stages:
+                        uid = StageUid(part.uid)
+                        parts[uid] = part.finished or parts.get(uid, False)
+    return staying_finished(parts)
+
+
 class CoordinatorView:
     """The questions of ``CheckpointCoordinator``."""
 
@@ -60,18 +81,7 @@ class CoordinatorView:
     @property
     def finished_before(self) -> frozenset[StageUid]:
         """The stages that had finished in what the attempt goes on from, and do not run again."""
-        parts: dict[StageUid, bool] = {}
-        match self.restored:
-            case Restore(stages=stages):
-                parts = {match.uid: match.finished_on_restore for match in stages.matches}
-            case Adopt():
-                entry = newest_retained(self._engine.state.record)
-                with suppress(
-                    CheckpointError
-                ):  # storage that cannot be read keeps nothing that is here from going on
-                    known = () if entry is None else self._loop.metadata_of(entry).stages
-                    parts = {StageUid(part.uid): part.finished for part in known}
-        return staying_finished(parts)
+        return finished_stages(self.restored, self._engine.state.record, self._loop.metadata_of)
 
     @property
     def lineage(self) -> str:

@@ -93,6 +93,18 @@ def newest_retained(record: CoordinatorRecord) -> CompletedRecord | None:
     return next((e for e in reversed(record.completed) if on_line(e, record.line)), None)
 
 
+def that_tell_ends(record: CoordinatorRecord) -> tuple[CompletedRecord, ...]:
+    """Return the snapshots whose finished stages an adopted directory has: the newest checkpoint, savepoints since it.
+
+    The last one of a run may be the savepoint that stopped it; one of an idle pipeline knows of no ends, so that none
+    alone tells all.
+    """
+    newest = newest_retained(record)
+    since = 0 if newest is None else newest.checkpoint_id
+    later = (s for s in record.savepoints if s.checkpoint_id > since and on_line(s, record.line))
+    return (*(() if newest is None else (newest,)), *later)
+
+
 def is_ending_the_run(record: CoordinatorRecord, entry: CompletedRecord) -> bool:
     """Tell whether a savepoint has completed that is to end the run, and the run goes on.
 

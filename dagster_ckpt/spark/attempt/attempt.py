@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagster_ckpt.authoring.hooks import HookContext
 from dagster_ckpt.authoring.pipeline import run_as
+from dagster_ckpt.authoring.stage_settings import Boundedness
 from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.lease import Lease
+from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.model import Chain, CheckpointMetadata
 from dagster_ckpt.core.restore.choice import Fresh, Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.lineage import Seen
@@ -26,6 +28,8 @@ from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.status import finished_stages
+from dagster_ckpt.runtime.stored import read_metadata
 from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
@@ -216,7 +220,7 @@ class Attempt(Generic[G]):
                 read_manifest=handles_in_manifest,
                 directory_state=partial(state_of_directory, pipeline, setup.work_dir),
                 tell_shown=tables.tell_shown,
-                check_start=partial(_check_start, setup, tables),
+                check_start=partial(_check_start, setup, tables, gateway.runs_what_finished),
                 seen=lambda: [*tables.seen(), *_seen_in_directories(setup)],
                 acks=options.acks,
                 background=options.background,
@@ -274,14 +278,37 @@ def _seen_in_directories(setup: PipelineSetup) -> Iterator[Seen]:
         yield from seen_in_directory(setup.work_dir, name)
 
 
-def _check_start(setup: PipelineSetup, tables: PipelineSinks, decision: RestoreDecision) -> None:
+def _check_start(
+    setup: PipelineSetup, tables: PipelineSinks, runs_what_finished: bool, decision: RestoreDecision
+) -> None:
+    finished = frozenset if runs_what_finished else partial(_finished, setup, tables.pipeline, decision)
     outside = OutsideFacts(
         inputs=partial(refuse_partial_inputs, tables.pipeline, decision),
-        positions=partial(refuse_lost_positions, tables.pipeline, setup.reporter, decision),
+        positions=partial(refuse_lost_positions, tables.pipeline, setup.reporter, decision, finished),
         files=partial(_check_files, setup, decision),
         sinks=partial(_check_beginning, setup, tables, decision),
     )
     refuse_start(StartFacts(outside=outside))
+
+
+def _finished(
+    setup: PipelineSetup, pipeline: CheckpointedPipeline, decision: RestoreDecision
+) -> frozenset[StageUid]:
+    """Return the sources that a stream does not read again."""
+
+    def metadata_of(entry: CompletedRecord) -> CheckpointMetadata:
+        storage = setup.open_storage(entry.location.base_uri)
+        return read_metadata(storage, entry.location.folder, recorded=entry.metadata_checksum)
+
+    record = RecordStore(setup.store).record(setup.pipeline.name) or CoordinatorRecord(
+        pipeline=setup.pipeline.name
+    )
+    ended = finished_stages(decision, record, metadata_of)
+    return frozenset(
+        uid
+        for uid in ended
+        if uid in pipeline.stages and pipeline.stages[uid].boundedness is Boundedness.BOUNDED
+    )
 
 
 def _check_files(setup: PipelineSetup, decision: RestoreDecision) -> None:

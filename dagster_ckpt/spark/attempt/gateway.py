@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.ids import CheckpointId
@@ -19,6 +20,8 @@ from dagster_ckpt.spark.stage_report import Reporter
 class StageGateway:
     """Publishes tables and drops local copies; subclasses reach the stages themselves."""
 
+    runs_what_finished: ClassVar[bool] = True
+    """A source that had finished reads what has come since."""
     tables: PipelineSinks
     reporter: Reporter
     attempt: AttemptDirectory | None = None

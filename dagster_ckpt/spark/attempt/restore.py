@@ -96,12 +96,22 @@ def _state_of_partitions(pipeline: CheckpointedPipeline, directory: AttemptDirec
 
 
 def refuse_lost_positions(
-    pipeline: CheckpointedPipeline, reporter: Reporter, decision: RestoreDecision
+    pipeline: CheckpointedPipeline,
+    reporter: Reporter,
+    decision: RestoreDecision,
+    finished: Callable[[], Collection[StageUid]] = frozenset,
 ) -> None:
-    """Raise InvalidRequest where a source cannot read on from what an attempt would start from."""
+    """Raise InvalidRequest where a source cannot read on from what an attempt would start from.
+
+    ``finished``: stages that are not to run again, so that nobody reads on from their positions.
+    """
     match decision:
         case Restore():
-            refuse_lost(source_positions(decision.metadata, pipeline), reporter)
+            over = set(ending := finished()) | {
+                StageUid(match.snapshot.uid) for match in decision.stages.matches if match.uid in ending
+            }
+            read = source_positions(decision.metadata, pipeline)
+            refuse_lost([at for at in read if at.stage not in over], reporter)
         case Adopt():
             directory = AttemptDirectory(Path(decision.working_directory))
             offsets: dict[str, dict[str, str]] = {}
@@ -111,7 +121,9 @@ def refuse_lost_positions(
                 batch = latest_committed_batch(query)
                 offsets[uid] = {} if batch is None else read_offsets(query, batch)
                 ids[uid] = noted_topic_ids(directory.stage(uid))
-            refuse_lost(positions_at(offsets, pipeline.chains, pipeline, ids), reporter)
+            over = set(finished())
+            read = positions_at(offsets, pipeline.chains, pipeline, ids)
+            refuse_lost([at for at in read if at.stage not in over], reporter)
         case Fresh():
             pass
         case _:

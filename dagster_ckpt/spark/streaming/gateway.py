@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
@@ -22,6 +23,7 @@ WARN_EVERY = 60.0
 class StreamingGateway(StageGateway):
     """Hands messages to the barrier loop; publishes tables before anybody is told of a completion."""
 
+    runs_what_finished: ClassVar[bool] = False
     loop: BarrierLoop | None = None
     """Set once the stages run."""
     after_completion: Callable[[], None] | None = None

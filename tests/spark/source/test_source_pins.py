@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.targets import SourceOrigin
+from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog
 from dagster_ckpt.ext.kafka.topics import KafkaTopics
+from dagster_ckpt.spark.attempt.restore import refuse_lost_positions
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at
 from dagster_ckpt.testing import MemoryTopics
@@ -51,6 +55,23 @@ def test_records_that_are_gone_are_named_with_what_is_wanted_and_what_is_there(t
         "source orders cannot read on: offset 2 of partition 0 of topic orders (the earliest there is 3) is gone in "
         "memory://topics. Restore a newer snapshot"
     )
+
+
+def test_nobody_reads_on_from_where_a_source_has_finished(topics: MemoryTopics) -> None:
+    topics.expire("orders", 0, 3)
+    decision = object.__new__(Restore)
+    match = SimpleNamespace(uid="renamed", snapshot=SimpleNamespace(uid="orders"))
+    given = {
+        "metadata": SimpleNamespace(
+            stages=[SimpleNamespace(uid=uid, offsets=at, topic_ids={}) for uid, at in AT.items()], chains=()
+        ),
+        "stages": SimpleNamespace(matches=[match]),
+    }
+    for name, value in given.items():
+        object.__setattr__(decision, name, value)
+    with pytest.raises(InvalidRequest, match="cannot read on"):
+        refuse_lost_positions(reading(topics), Heard(), decision)
+    refuse_lost_positions(reading(topics), Heard(), decision, lambda: {StageUid("renamed")})
 
 
 def test_a_topic_that_was_made_again_and_has_grown_past_the_position_is_told_by_its_id(

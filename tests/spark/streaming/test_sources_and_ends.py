@@ -16,7 +16,7 @@ from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
-from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint
+from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, StreamingRun
 from dagster_ckpt.spark.streaming.watch import look
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import (
@@ -29,6 +29,7 @@ from tests.spark.streaming.pipelines import (
     read_totals,
 )
 from tests.spark.streaming.replayable_source import ReplayableLog
+from tests.spark.streaming.test_crash_at_every_barrier import die_at
 
 
 def test_a_source_that_replays_by_offset_is_exact_across_a_crash(lab: StreamLab, tmp_path: Path) -> None:
@@ -131,6 +132,76 @@ def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on
     assert isinstance(
         adopted.stop_with_savepoint(CheckpointKind.SYNC_SAVEPOINT_SUSPEND), StoppedWithSavepoint
     )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        CheckpointKind.SYNC_SAVEPOINT_SUSPEND,
+        pytest.param(CheckpointKind.SAVEPOINT, marks=pytest.mark.nightly),
+    ],
+)
+def test_an_end_that_a_savepoint_alone_has_is_one(
+    lab: StreamLab, tmp_path: Path, kind: CheckpointKind
+) -> None:
+    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
+    pipeline = one_that_ends(few.folder, many.folder)
+    few.put(4)
+    many.put(4)
+    running = lab.start(pipeline)
+    running.wait_until_running()
+    stages = running.service.current.stages
+    until(lambda: stages[StageUid("copied")].worker.is_ended, running)
+    if kind is CheckpointKind.SAVEPOINT:
+        assert finished_in(running.checkpoint(kind=kind)) == {"slow", "copied"}
+        running.stop()
+    else:
+        assert isinstance(running.stop_with_savepoint(kind), StoppedWithSavepoint)
+    few.put(4)
+    many.put(4)
+    again = lab.start(pipeline)
+    assert any("source slow has FINISHED in an earlier run" in line for line in again.reporter.said)
+    until(lambda: again.checkpoint() is not None and sum(read_rows(lab.tables).values()) == 12, again)
+    assert finished_in(again.checkpoint()) == {"slow", "copied"}
+    again.stop()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "slow",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("copied", "fast", "met", "rows", "told")),
+    ],
+)
+def test_wherever_a_run_dies_around_an_end_rows_are_exact(
+    lab: StreamLab, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the checkpoint with the end is complete the source has not finished, and reads on; afterwards it has."""
+    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
+    pipeline = one_that_ends(few.folder, many.folder)
+    few.put(4)
+    many.put(4)
+    running = lab.start(pipeline)
+    running.wait_until_running()
+    stages = running.service.current.stages
+    until(lambda: stages[StageUid("copied")].worker.is_ended, running)
+    if point == "told":
+        with monkeypatch.context() as deaf:
+            deaf.setattr(StreamingRun, "_look_at_ends", lambda self: None)
+            assert finished_in(running.checkpoint()) == {"slow", "copied"}
+            running.crash()
+            running.join()
+    else:
+        die_at(running, point)
+    few.put(4)
+    many.put(4)
+    again = lab.start(pipeline)
+    rows = 12 if point == "told" else 16
+    until(lambda: again.checkpoint() is not None and sum(read_rows(lab.tables).values()) == rows, again)
+    until(lambda: finished_in(again.checkpoint()) == {"slow", "copied"}, again)
+    assert sum(read_rows(lab.tables).values()) == rows
+    assert set(read_rows(lab.tables).values()) == {1}
+    again.stop()
 
 
 def one_that_ends(few: Path, many: Path) -> CheckpointedPipeline:
