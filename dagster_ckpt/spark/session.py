@@ -17,10 +17,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
+from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra, shows_traces
 from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
 from dagster_ckpt.spark.java.process import ENDING, beside_arguments, forget_java, java_has_ended
-from dagster_ckpt.spark.java.sessions import active_context, is_local, write_local_checksums
+from dagster_ckpt.spark.java.sessions import (
+    active_context,
+    is_local,
+    log_each_error_once,
+    write_local_checksums,
+)
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.versions import refuse_pipelines, version_of
 
@@ -174,6 +179,8 @@ def build_session(
     refuse_connect(session)
     if not had_context:
         follow_local_checksums(session)
+        if is_local(session) and not shows_traces() and not any("log" in name.lower() for name in conf or {}):
+            log_each_error_once(session)
     return session
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,25 @@ def active_context() -> SparkContext | None:
 def is_local(spark: SparkSession) -> bool:
     """Tell whether tasks run in the driver's own process (``local[N]``, not ``local-cluster``)."""
     return bool(spark.sparkContext._jsc.sc().isLocal())
+
+
+_REPEATING = (
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+"""Loggers that print a page each for every try of a failed task; the error that the query ends with has it too."""
+
+
+def log_each_error_once(spark: SparkSession) -> None:
+    """Turn off the loggers that repeat what a failed query ends with (Log4j 2, since 3.3; nothing without it)."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j
+    for name in _REPEATING:
+        with suppress(TypeError):  # another logging library: a package that is not there
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def has_stopped(spark: SparkSession) -> bool:

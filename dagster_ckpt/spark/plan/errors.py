@@ -46,6 +46,8 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<where>[^\n]+)\n', re.MULTILINE)
 _RAISED = re.compile(r"^(?=\S)(?!File )(?P<said>[\w.]+(?:: .*)?)$", re.MULTILINE)
 _CONDITION = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\] (?P<said>[^\n]*)")
+_READ = re.compile(r"while reading file (?P<file>\S+?)\.?\s*(?:SQLSTATE|$)")
+"""Which file Spark read, in a condition before the one that says what was wrong with it."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 _LIBRARIES = tuple(str(folder) for folder in (*sysconfig.get_paths().values(), Path(__file__).parents[2]))
 
@@ -166,6 +168,8 @@ def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError |
     if not conditions:
         return None
     said = _SQLSTATE.sub("", conditions[-1]["said"]).strip().rstrip(";.")
+    if read := next((file for found in conditions if (file := _READ.search(found["said"]))), None):
+        said = f"{read['file']}: {said}" if read["file"] not in said else said
     at = _own_line(error)
     if at:
         return InvalidRequest(f"{at}: {said} ({name})")

@@ -8,6 +8,7 @@ written again, or gets rows, it passes over.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from fnmatch import fnmatchcase
 from glob import has_magic, iglob
 from os.path import normpath
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.json_text import parse_json
@@ -31,6 +32,8 @@ LOOKED_AT = 200
 FIRST_ROWS = 20
 """Rows of a file of JSON that are asked for its columns: one leaves out what is null in it."""
 SHOWN_COLUMNS = 6
+_PARSED_OTHERWISE = {"multiline", "mode", "encoding", "charset", "linesep", "columnnameofcorruptrecord"}
+_CORRUPT = "_corrupt_record"
 _HEAD = 64 * 1024
 _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
@@ -187,7 +190,7 @@ def no_files_yet(title: str, frame: DataFrame, query_dir: Path) -> Iterator[str]
 
 
 def no_such_columns(title: str, frame: DataFrame) -> Iterator[str]:
-    """Yield a warning for each file source of JSON or Parquet that declares columns of which its first file has none.
+    """Yield a warning for each file source of JSON or Parquet that makes nulls of its first file: rows, or all columns.
 
     One file is looked at, on this machine alone: the footer, or the first rows. ``title``: as ``no_files_yet`` has it.
     """
@@ -197,7 +200,13 @@ def no_such_columns(title: str, frame: DataFrame) -> Iterator[str]:
         if path is None or _ONLY_SPARKS.search(path):
             continue
         file = _first_file(os.path.abspath(path))
-        has = _columns_of(file, str(one.dataSource().className()).lower()) if file else []
+        kind = str(one.dataSource().className()).lower()
+        if file and kind == "json" and (row := _no_json(file, one)):
+            yield (
+                f"{title}: row {row} of {file} is no JSON, and of such a row Spark makes nulls: mend the file (a row "
+                'is a line without .option("multiLine", True)), or refuse such rows with .option("mode", "FAILFAST")'
+            )
+        has = _columns_of(file, kind) if file else []
         declared = [str(name) for name in one.schema().fieldNames() if f"/{name}=" not in str(file)]
         if has and declared and not {name.lower() for name in has} & {name.lower() for name in declared}:
             yield (
@@ -215,13 +224,46 @@ def _columns_of(file: str, kind: str) -> list[str]:
             return list(parquet.read_schema(file).names)
         if kind != "json":
             return []
-        with open(file, "rb") as rows:
-            head = rows.read(_HEAD)
-        whole = head if len(head) < _HEAD else head.rpartition(b"\n")[0]
-        found = [parse_json(line) for line in whole.splitlines()[:FIRST_ROWS] if line.strip()]
+        found = [parse_json(line) for line in _first_rows(file) if line.strip()]
         return list(dict.fromkeys(name for row in found if isinstance(row, dict) for name in row))
     except (OSError, ValueError):  # not readable as such: Spark says so, or reads it by an option
         return []
+
+
+def _no_json(file: str, source: Any) -> int:
+    """Return which of a file's first rows Spark cannot parse, counted from 1; 0: none, or an option says what it does.
+
+    Spark takes more than JSON, such as single quotes; what is not sure to be refused is not told.
+    """
+    options = source.dataSource().options()
+    names = {str(name).lower() for name in re.findall(r"(\w+) ->", options.toString())}
+    if names & _PARSED_OTHERWISE or any(name.startswith("allow") for name in names):
+        return 0
+    if any(str(name) == _CORRUPT for name in source.schema().fieldNames()):
+        return 0
+    try:
+        rows = list(_first_rows(file))
+        for number, row in enumerate(rows, 1):
+            if row.strip() and b"'" not in row and not _is_json(row.decode()):
+                return number
+    except (OSError, UnicodeDecodeError):  # compressed, or of another encoding
+        return 0
+    return 0
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _first_rows(file: str) -> list[bytes]:
+    with open(file, "rb") as rows:
+        head = rows.read(_HEAD)
+    whole = head if len(head) < _HEAD else head.rpartition(b"\n")[0]
+    return whole.splitlines()[:FIRST_ROWS]
 
 
 def _few(names: Sequence[str]) -> str:

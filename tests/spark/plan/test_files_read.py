@@ -92,3 +92,28 @@ def test_declared_columns_of_which_a_file_has_none_are_told(
     assert told in found
     assert bool(told) == bool(found)
     assert found.startswith(f"source 'orders': {place}/part-" if told else "")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (b'{"id": 1}\n{"id":\n', {}, "row 2 of"),
+        (b'[\n{"id": 1}\n]\n', {}, "row 1 of"),
+        (b'{"id":\n1}\n', {"multiLine": "true"}, ""),
+        (b'{"id":\n', {"mode": "FAILFAST"}, ""),
+        (b"{'id': 1}\n", {}, ""),
+        (b"{id: 1}\n", {"allowUnquotedFieldNames": "true"}, ""),
+        (b'{"id": NaN}\n\n', {}, ""),
+        (b"\x1f\x8b\x08\x00\xff\n", {}, ""),
+    ],
+)
+def test_a_row_of_which_spark_makes_nulls_is_told(
+    spark: SparkSession, tmp_path: Path, content: bytes, options: dict[str, str], told: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_bytes(content)
+    for schema, said in (("id INT", told), ("id INT, _corrupt_record STRING", "")):
+        reader = spark.readStream.schema(schema).options(**options)
+        found = "".join(no_such_columns("source 'orders'", reader.json(str(tmp_path / "in"))))
+        assert said in found
+        assert bool(said) == bool(found), found
