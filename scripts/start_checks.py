@@ -17,15 +17,15 @@ What a decorator can see is refused while the code is imported.
 `dagster-ckpt check -f code.py` asks the first three parts of every pipeline, without Java and without a run;
 `dg check defs` tells the first, and warns of the second.
 
-Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from, and Spark's pages of
-each failed task.
+Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from, and
+Spark's pages of failed tasks.
 
 Mistakes of the first day (`tests/cli/test_first_day.py`, `tests/spark/epoch/test_first_day.py`):
 
 | told | mistakes |
 |---|---|
 | without Java | key named twice, output mode, `return`, names, settings, store, password, extras, folder, no Java |
-| before a row | key or column missing, aggregation, path, type, `spark.read`, restore point, aggregation changed, stage renamed, storage gone |
+| before a row | missing key or column, aggregation, path, type, `spark.read`, restore point, uid, storage gone |
 | with the row | failing function, JSON (`FAILFAST`) |
 | as a warning | `rand()` in a key, JSON |
 """

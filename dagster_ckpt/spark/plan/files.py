@@ -8,7 +8,6 @@ written again, or gets rows, it passes over.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,8 @@ FIRST_ROWS = 20
 SHOWN_COLUMNS = 6
 _PARSED_OTHERWISE = {"multiline", "mode", "encoding", "charset", "linesep", "columnnameofcorruptrecord"}
 _CORRUPT = "_corrupt_record"
+_MORE_THAN_JSON = re.compile(rb"'|NaN|Infinity|INF")
+"""What Spark parses beside JSON."""
 _HEAD = 64 * 1024
 _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
@@ -244,7 +245,7 @@ def _no_json(file: str, source: Any) -> int:
     try:
         rows = list(_first_rows(file))
         for number, row in enumerate(rows, 1):
-            if row.strip() and b"'" not in row and not _is_json(row.decode()):
+            if row.strip() and not _MORE_THAN_JSON.search(row) and not _is_json(row.decode()):
                 return number
     except (OSError, UnicodeDecodeError):  # compressed, or of another encoding
         return 0
@@ -253,7 +254,7 @@ def _no_json(file: str, source: Any) -> int:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        parse_json(text)
     except ValueError:
         return False
     return True
