@@ -24,6 +24,7 @@ from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, no_aggregation, schema_of_text, united
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
 from dagster_ckpt.ext.spark_pipelines.targets import refuse_view, target_of
+from dagster_ckpt.spark.plan.functions import MADE_FROM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,6 +133,11 @@ class _Builder:
     def _inputs(self, names: Sequence[str]) -> tuple[StageUid, ...]:
         return tuple(StageUid(flow.uid) for name in names for flow in self.graph.flows_of(name))
 
+    def _of_project(self, function: partial[Any]) -> partial[Any]:
+        """Return a function of ours that tells, as an author's own does by its code, when the project was changed."""
+        setattr(function, MADE_FROM, sorted(self.graph.files.items()))
+        return function
+
     def _flow(self, flow: FlowNode) -> StageDefinition:
         inputs = self._inputs(flow.streams)
         title = f"flow {flow.name!r} ({flow.where})"
@@ -140,7 +146,7 @@ class _Builder:
         return StageDefinition(
             uid=stage_uid(flow.uid),
             role=StageRole.STAGE if inputs else StageRole.SOURCE,
-            fn=rows,
+            fn=self._of_project(rows),
             participant=judged,
             table=None if judged is None else judged.target,
             inputs=tuple(inputs),
@@ -177,7 +183,7 @@ class _Builder:
         return StageDefinition(
             uid=stage_uid(table.uid),
             role=StageRole.SINK,
-            fn=partial(_table_rows, self.graph, table),
+            fn=self._of_project(partial(_table_rows, self.graph, table)),
             inputs=self._inputs((table.name,)),
             reads_all=True,
             title=title,

@@ -84,6 +84,8 @@ def why_not_alone(pipeline: CheckpointedPipeline, uid: StageUid) -> Iterator[str
             f"{pipeline.name!r} starts its queries itself: start the one that is to be rebuilt under another name, "
             "with a checkpointLocation of its own"
         )
+    if stage.title:
+        yield f"{stage.title} is declared by a project, whose tables are rebuilt together: fork it, and swap readers"
     if stage.table is None or pipeline.consumers(uid):
         readers = ", ".join(pipeline.consumers(uid))
         yield (

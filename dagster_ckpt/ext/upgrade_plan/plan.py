@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
+_OF_A_PROGRAM = (
+    "program {0} starts its queries itself, so nothing but Spark looks at their plans, at the types of state alone: "
+    "dagster-ckpt adopt FILE.py -p {0} shows it with decorators, of which a plan tells"
+)
+
+
 def plan_upgrade(
     facts: ExportedFacts,
     pipeline: CheckpointedPipeline,
@@ -66,6 +72,10 @@ def plan_upgrade(
 ) -> UpgradePlan:
     """Plan the start of ``pipeline`` from a snapshot. ``scratch``: an empty folder. Raises InvalidRequest."""
     metadata = facts.metadata
+    if pipeline.program:
+        said = (_OF_A_PROGRAM.format(pipeline.name),)
+        queries = [StagePlan(uid=one.uid, verdict=StageVerdict.UNKNOWN, why=said) for one in metadata.stages]
+        return UpgradePlan(str(pipeline.name), facts.snapshot, refusals=(), stages=tuple(queries))
     try:
         chains = kept_chains(pipeline.graph, metadata.chains)
     except InvalidRequest as error:  # no stage of it is a query of the snapshot's

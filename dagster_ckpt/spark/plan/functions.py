@@ -12,6 +12,8 @@ from typing import Any
 
 UNREADABLE = "unreadable"
 """Digest of a function that closes over something that cannot be looked at; it is never the same."""
+MADE_FROM = "made_from"
+"""Attribute of a front end's function: digests of the files that say what it does, which its own code does not."""
 _LINES = 20_000
 """Lines of text that count, so that a start does not wait for a module that holds a million values."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -24,8 +26,9 @@ def digest_of(function: Callable[..., Any]) -> str:
     type only: nothing is called, and nothing of a session or a client is looked at. ``UNREADABLE`` where that fails.
     """
     package = str(getattr(function, "__module__", "")).partition(".")[0]
+    own = getattr(function, MADE_FROM, None)
     try:
-        text = "\n".join(islice(_said(function, package, set()), _LINES))
+        text = "\n".join(islice(_said(own or function, package, set()), _LINES))
     except Exception:  # a user's object that cannot be looked at: no start may fail for it
         return UNREADABLE
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -46,6 +49,8 @@ def _said(thing: Any, package: str, seen: set[int]) -> Iterator[str]:
     inner = _wrapped(thing)
     if inner is not None:
         yield type(thing).__name__
+        if isinstance(thing, partial):
+            yield from _said([thing.args, thing.keywords], package, seen)
         thing = inner
     if isinstance(thing, _PLAIN):
         yield repr(thing)

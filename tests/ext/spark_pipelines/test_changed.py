@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dagster_ckpt import InvalidRequest, RestoreOptions, preview_restore
+from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
+from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict
 from dagster_ckpt.operations.care.requeue import order_requeue
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.plan_facts import facts_of_found
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.test_projects import as_rows
 from tests.tables import rows_in
@@ -88,11 +94,24 @@ def test_what_would_miss_rows_that_are_there_is_refused_until_all_begins_from_no
         assert project.rows("later") == as_rows(*expected)
 
 
-def test_a_new_table_with_a_source_of_its_own_begins_beside_the_others(written: Make) -> None:
+def test_a_new_table_with_a_source_of_its_own_begins_beside_the_others(
+    written: Make, tmp_path: Path, spark: Any
+) -> None:
     project = written(ORDERS)
     project.feed("orders", row("a", 1))
     project.feed("more", row("m", 7))
     project.epoch()
+    deployment = project.coordinator.deployment()
+    facts = facts_of_found(deployment, find_snapshot(deployment, "latest", project.pipeline().name))
+
+    def verdicts() -> set[StageVerdict]:
+        scratch = tempfile.mkdtemp(dir=tmp_path)
+        found = plan_upgrade(facts, project.pipeline(), spark, Path(scratch), RestoreOptions())
+        return {stage.verdict for stage in found.stages}
+
+    assert verdicts() == {StageVerdict.GOES_ON}
+    changed(project, "# a file that says what flows do: no plan shows all of it\n")
+    assert verdicts() == {StageVerdict.MEANING}
     changed(project, FLOW.replace('append_flow(target="orders")', "table"))
     project.feed("orders", row("b", 2))
     project.epoch()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +17,9 @@ from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink
 from dagster_ckpt.cli.app import main
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
 from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.ext.attach.definitions import attached_pipeline
 from dagster_ckpt.ext.upgrade_plan.command import as_markdown
 from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
@@ -274,6 +277,24 @@ def test_the_command_compares_code_with_a_facts_file_and_its_exit_code_says_whet
         assert "cannot go on" in said.output or code == 0
 
 
+def test_of_a_program_that_starts_its_own_queries_nothing_can_be_told_but_who_tells(tmp_path: Path) -> None:
+    query = StageSnapshot(uid="figures", parallelism=1)
+    known = CheckpointMetadata(
+        pipeline="jobs",
+        checkpoint_id=1,
+        kind=CheckpointKind.CHECKPOINT,
+        epoch=1,
+        triggered_at=1,
+        completed_at=1,
+        stages=(query,),
+    )
+    given = ExportedFacts(snapshot="chk-1", uri="/x/chk-1", metadata=known)
+    program = attached_pipeline(Path(__file__), name="jobs", base_dir=str(tmp_path))
+    found = plan_upgrade(given, program, cast("Any", None), tmp_path, RestoreOptions())
+    assert found.verdict is StageVerdict.UNKNOWN
+    assert "dagster-ckpt adopt FILE.py -p jobs" in of_stage(found, "figures")[1]
+
+
 def test_a_facts_file_holds_no_state_of_hooks_and_another_file_is_corrupt(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
     file.write_text(json.dumps({"snapshot": "chk-1", "uri": "/x/chk-1"}))
@@ -348,6 +369,8 @@ def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_proce
     assert digest_of(f.udf(lambda x: x + 1)) != digest_of(f.udf(lambda x: x + 2))
     assert digest_of(undocumented(1)) == digest_of(undocumented(1))
     assert digest_of(lambda rows: Doubled().of(rows)) != digest_of(lambda rows: Tripled().of(rows))
+    low, high = partial(outer, limit=1), partial(outer, limit=2)
+    assert digest_of(lambda rows: rows.where(low)) != digest_of(lambda rows: rows.where(high))
     assert may_mean_another({"a": digest_of(summed)}, {"a": digest_of(summed)}) == []
     shy = Shy()
     assert digest_of(lambda: shy) == UNREADABLE
