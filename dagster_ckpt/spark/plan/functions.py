@@ -50,7 +50,8 @@ def _said(thing: Any, package: str, seen: set[int]) -> Iterator[str]:
     if inner is not None:
         yield type(thing).__name__
         if isinstance(thing, partial):
-            yield from _said([thing.args, thing.keywords], package, seen)
+            for given in (thing.args, thing.keywords):
+                yield from _said(given, package, seen)
         thing = inner
     if isinstance(thing, _PLAIN):
         yield repr(thing)
@@ -94,7 +95,9 @@ def _defined(thing: FunctionType | type, package: str, seen: set[int]) -> Iterat
                 yield from (name, *_said(member, package, seen))
         return
     yield from _written(thing.__code__, thing.__doc__)
-    yield from _said([thing.__defaults__, thing.__kwdefaults__], package, seen)
+    # A list made here would lend its id to the next one.
+    for given in (thing.__defaults__, thing.__kwdefaults__):
+        yield from _said(given, package, seen)
     for cell in thing.__closure__ or ():
         yield from _said(_content(cell), package, seen)
     for name in _global_names(thing.__code__):

@@ -343,10 +343,12 @@ class Shy:
         raise RuntimeError("not now")
 
 
-def in_file(module: str, factor: str = "1") -> Callable[..., Any]:
+def in_file(module: str, factor: str = "1", default: str = "n=1") -> Callable[..., Any]:
     """Return a function as it is found in a file of that name, with a helper of the same file."""
     names: dict[str, Any] = {"__name__": module}
-    exec(f"def helper(x): return x * {factor}\ndef stage(x): return helper(x)", names)  # what a file is
+    first = "def first(x, n=3): return x * n"
+    helper = f"def helper(x, {default}): return x * {factor}"
+    exec(f"{first}\n{helper}\ndef stage(x): return helper(first(x))", names)  # what a file is
     function: Callable[..., Any] = names["stage"]
     return function
 
@@ -369,6 +371,7 @@ def test_a_digest_is_of_code_and_what_it_closes_over_and_the_same_in_every_proce
     assert digest_of(f.udf(lambda x: x + 1)) != digest_of(f.udf(lambda x: x + 2))
     assert digest_of(undocumented(1)) == digest_of(undocumented(1))
     assert digest_of(lambda rows: Doubled().of(rows)) != digest_of(lambda rows: Tripled().of(rows))
+    assert digest_of(in_file("shop", "n", "n=1")) != digest_of(in_file("shop", "n", "n=2"))
     low, high = partial(outer, limit=1), partial(outer, limit=2)
     assert digest_of(lambda rows: rows.where(low)) != digest_of(lambda rows: rows.where(high))
     assert may_mean_another({"a": digest_of(summed)}, {"a": digest_of(summed)}) == []
