@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
+from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, left_by
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
-from dagster_ckpt.core.graph import PipelineGraph
+from dagster_ckpt.core.graph import PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
-from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot, TableSnapshot
 from dagster_ckpt.core.outcomes import Completed, Failed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
@@ -102,6 +102,29 @@ def test_a_renamed_pipeline_takes_along_what_was_ordered_under_its_former_name(
     h = two(pipeline="shop", store=store)
     assert h.coordinator.record.requeue == (order,)
     assert h.next_attempt().coordinator.record.requeue == (order,), "once"
+
+
+def test_an_order_leaves_the_record_with_the_stage_whose_quarantine_it_names() -> None:
+    """Conditions that a sink had no more left their order for ever, and those of later took rows by it."""
+    stages = (StageSpec(uid=StageUid("b"), previous_uids=(StageUid("a"),)), StageSpec(uid=StageUid("c")))
+    graph = PipelineGraph(pipeline=PipelineId("sales"), stages=stages)
+    quarantine = TableSnapshot(uri="/q")
+    snapshots = (
+        StageSnapshot(uid="b", parallelism=1, table=quarantine),
+        StageSnapshot(uid="c", parallelism=1),
+    )
+    metadata = CheckpointMetadata(
+        pipeline="sales",
+        checkpoint_id=3,
+        kind=CheckpointKind.CHECKPOINT,
+        epoch=1,
+        triggered_at=0,
+        completed_at=1,
+        stages=snapshots,
+    )
+    ordered = [StageUid(one) for one in ("a", "b", "c", "d_rows")]
+    orders = [RequeueRecord(order_id=one, stage=one, asked_at=0.0) for one in ordered]
+    assert [order.stage for order in left_by(orders, metadata, graph)] == ["a", "b"]
 
 
 # --- attaching ----------------------------------------------------------------------------------------------

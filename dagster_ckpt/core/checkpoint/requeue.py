@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
+from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.model import CheckpointMetadata, FileName, Record
 from dagster_ckpt.errors import InvalidRequest
 
@@ -96,8 +97,12 @@ def selected(where: str, column: Callable[[str], Any]) -> Any:
     return reduce(operator.and_, parts) if parts else None
 
 
-def left_by(orders: Iterable[RequeueRecord], metadata: CheckpointMetadata) -> tuple[RequeueRecord, ...]:
+def left_by(
+    orders: Iterable[RequeueRecord], metadata: CheckpointMetadata, graph: PipelineGraph
+) -> tuple[RequeueRecord, ...]:
     """Return the orders whose rows a checkpoint has not taken; a stage that has no quarantine any more takes none."""
     taken = {order for stage in metadata.stages for order in stage.metrics.requeue_orders}
-    without = {stage.uid for stage in metadata.stages if stage.table is None}
-    return tuple(order for order in orders if order.order_id not in taken and order.stage not in without)
+    keeps = {stage.uid for stage in metadata.stages if stage.table is not None}
+    stages = (stage for stage in graph.authored.stages if stage.uid in keeps)
+    names = {name for stage in stages for name in (stage.uid, *stage.previous_uids)}
+    return tuple(order for order in orders if order.order_id not in taken and order.stage in names)

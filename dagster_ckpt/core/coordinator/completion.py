@@ -238,7 +238,7 @@ def complete(state: CoordinatorState, input: MetadataWritten, now: Now) -> Decis
     after = remembered(decision.state, statistics)
     decision = replace(decision, state=after, history=(*decision.history, statistics), answer=None)
     if entry.kind.publishes:
-        waiting = left_by(after.record.requeue, input.metadata)
+        waiting = left_by(after.record.requeue, input.metadata, after.setup.graph)
         decision = decision.with_state(after.with_record(requeue=waiting))
         decision = decision.then(_notified, entry, progress, subsumed, now)
     # People are told last: they read tables that the notice lets be published.

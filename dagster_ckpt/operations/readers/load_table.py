@@ -284,7 +284,7 @@ class Moment:
 
     def is_empty(self, uid: StageUid) -> bool:
         """Tell whether a table has no rows of any checkpoint at this moment."""
-        found = self.shown.tables.get(uid)
+        found = self._found(uid)
         return found is not None and found.head is None
 
     def rows(self, uid: StageUid) -> PublishedRows:
@@ -294,10 +294,16 @@ class Moment:
         serves has no such table.
         """
         table = self._table(uid)
-        found = self.shown.tables.get(uid)
+        found = self._found(uid)
         if found is None:
             raise NoOlderRows(f"table {uid!r} has been shown with no checkpoint yet: run the pipeline once")
         return self._at(table, uid, found)
+
+    def _found(self, uid: StageUid) -> ShownTable | None:
+        """Return a table as all show it: of a renamed sink under its former name, until all show it under this one."""
+        stage = self.pipeline.stages.get(uid)
+        names = (uid,) if stage is None else stage.names
+        return next((self.shown.tables[one] for one in names if one in self.shown.tables), None)
 
     def _table(self, uid: StageUid) -> ReaderTable:
         if self.serving is None:
@@ -323,8 +329,11 @@ def moment_of(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> Momen
     record = find_record(store, pipeline.name)
     serving = None if record is None else record.serving
     if serving is not None and serving.pipeline != pipeline.name:
-        record = find_record(store, PipelineId(serving.pipeline))
-    shown = None if record is None else record.shown
+        names: tuple[PipelineId, ...] = (PipelineId(serving.pipeline),)
+    else:  # of a renamed pipeline, until all its tables were shown under the new name: what they showed under the old
+        names = (pipeline.name, *pipeline.previous_names)
+    records = (find_record(store, name) for name in names)
+    shown = next((one.shown for one in records if one is not None and one.shown is not None), None)
     if shown is None or not shown.tables:
         raise NotFound(
             f"no checkpoint of pipeline {pipeline.name!r} is shown by all its tables yet: run it once; load_table "

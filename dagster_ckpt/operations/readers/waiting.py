@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
+from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
@@ -67,9 +68,12 @@ def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tu
             continue
         sink = open_sink(pipeline, uid, coordinator)
         if attempt is None:
-            waiting, note, lost = _of_snapshot(deployment, record, uid, sink), None, ""
+            waiting, note, lost = _of_snapshot(deployment, record, stage, sink), None, ""
         else:
-            root = attempt.stage(uid).root
+            roots = [
+                attempt.stage(one).root for one in stage.names
+            ]  # a renamed sink's: under its name of then
+            root = next((one for one in roots if one.is_dir()), roots[0])
             lost = why_put_back(root, sink, _called(uid, sink))
             waiting, note = waiting_in(root, sink), refused_in(root)
         if waiting:
@@ -79,20 +83,21 @@ def waiting_rows(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> tu
 
 
 def _of_snapshot(
-    deployment: Deployment, record: CoordinatorRecord, uid: StageUid, sink: Sink
+    deployment: Deployment, record: CoordinatorRecord, definition: StageDefinition, sink: Sink
 ) -> Sequence[PreparedBatch]:
     """Return the batches the newest checkpoint has prepared for a sink: the working directory is gone."""
     newest = newest_on_line(facts_of(record))
     if newest is None:
         return ()
     source = open_snapshot(deployment.open_storage(newest.location.base_uri), newest.location.folder)
-    stage = source.metadata.stage(uid)
+    saved = (source.metadata.stage(one) for one in definition.names)
+    stage = next((one for one in saved if one is not None), None)
     if stage is None or stage.table is None:
         return ()
     cut = cut_of(source, stage, stage.table)
     head, place = cut.snapshot.head, cut.snapshot.uri
     if head is not None and not same_place(place, sink.place) and not sink.has_published(head):
-        raise in_another_table(_called(uid, sink), place)
+        raise in_another_table(_called(definition.uid, sink), place)
     return to_publish(sink.position(), cut)
 
 

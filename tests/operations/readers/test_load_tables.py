@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt import load_tables
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.care.doctor import diagnose
-from dagster_ckpt.operations.readers.load_table import LoadedTables
+from dagster_ckpt.operations.readers.load_table import LoadedTables, moment_of
 from dagster_ckpt.operations.snapshots.catalog import snapshots_of
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.testing.faulty import SimulatedCrash
@@ -127,6 +129,29 @@ def test_tables_that_were_emptied_say_so_together_and_rows_that_are_kept_stay(sh
     assert all_say(shop, None, 0)
     emptied.checkpoint(5)
     assert all_say(shop, 2, 5)
+
+
+@pytest.mark.parametrize("renamed", ["sink", "pipeline"])
+def test_tables_that_lag_behind_are_read_under_the_names_they_have_now(shop: Shop, renamed: str) -> None:
+    """Whoever had renamed one was told to run it, and an input of an op had newer rows of that table than of others."""
+    process = Process(shop)
+    process.checkpoint(1)
+    process.checkpoint(2)
+    with refusing(process, "totals"):
+        process.checkpoint(4)
+    before = shop.pipeline
+    ledger = before.stages[StageUid("ledger")]
+    if renamed == "sink":
+        book = replace(ledger, uid=StageUid("book"), previous_uids=(ledger.uid,))
+        stages = {("book" if uid == ledger.uid else uid): stage for uid, stage in before.stages.items()}
+        now = replace(before, stages=stages | {"book": book})
+    else:
+        now = replace(before, name=PipelineId("store"), previous_names=(before.name,))
+    loaded = load_tables(now, coordinator=shop)
+    assert loaded.checkpoint_id == 2
+    assert sums_of(loaded) == dict.fromkeys(now.stages.keys() - {"numbers"}, 3)
+    moment = moment_of(now, shop)
+    assert not any(moment.is_empty(uid) for uid in loaded)
 
 
 def test_a_table_that_keeps_no_older_rows_is_named_and_can_be_left_out(tmp_path: Path) -> None:
