@@ -169,7 +169,10 @@ def _files_of_catalog(place: Path) -> list[str]:
 
 
 def _of_files(folder: Path) -> list[Row]:
-    found = [pq.read_table(path, partitioning=None) for path in sorted(folder.glob("*.parquet"))]
+    found = [
+        pq.read_table(path, partitioning=None, columns=["k", "v"])
+        for path in sorted(folder.glob("*.parquet"))
+    ]
     if not found:
         return []
     all_rows = pa.concat_tables(found)

@@ -24,7 +24,7 @@ from tests.attack.judge import FINDINGS
 from tests.attack.outsides import Kind, waiting
 from tests.attack.parts import ON_STAGED, Action, Attack
 from tests.attack.played import Killed, PlayedRun
-from tests.attack.trials import attack
+from tests.attack.trials import KILLS, attack, changed_after_kill
 from tests.sweeps import IS_WHOLE, third
 
 
@@ -132,6 +132,17 @@ def test_no_attack_and_no_change_ends_in_success_with_wrong_rows(tmp_path: Path,
 
 
 # --- holes that were found ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("at", KILLS)
+@pytest.mark.parametrize("kind", Kind)
+def test_a_sink_that_is_changed_after_a_kill_shows_exact_rows_or_says_the_way_out(
+    tmp_path: Path, kind: Kind, at: str
+) -> None:
+    found = list(changed_after_kill(tmp_path, kind, at))
+    assert not [str(trial) for trial in found if trial.findings]
+    assert len({trial.first for trial in found}) > 1, "some changes go on, and some are refused"
 
 
 def test_a_restore_that_one_table_refuses_leaves_the_others_as_they_were(ours: Deployment) -> None:

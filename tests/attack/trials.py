@@ -15,7 +15,7 @@ from tests.attack.deployment import Deployment, dying_after
 from tests.attack.judge import Judge, JudgeOfChanges, Trial
 from tests.attack.outsides import Kind
 from tests.attack.parts import ACTIONS, SINGLE, STAGED, Attack, attack_on, whole_of
-from tests.attack.played import Killed
+from tests.attack.played import Killed, Step
 from tests.checker.record import Recorder
 
 SETS = {
@@ -28,6 +28,9 @@ SETS = {
     for kind in Kind
 }
 """Every combination of whole parts; who but store and working directory could tell of a function's calls?"""
+IN_A_BATCH, STEPS_TO_STAGED = "in a batch", 9
+KILLS = ("completed", "published", IN_A_BATCH)
+"""Where a process dies: its checkpoint is complete and not published, published and not noted, or not stored."""
 ENDS = ("clean", "in flight", "unpublished", "failed", "killed")
 
 
@@ -67,6 +70,23 @@ class History:
             self._run(self.ours, "unpublished")
             self._copy("with-rows-that-wait")
         self.head = self.copies[-1]
+        self.their_head = self.theirs.copy_to(self.folder / "copies" / "theirs")
+
+    def make_killed(self, kind: Kind, at: str) -> None:
+        """Run ours until its process dies at a step with rows that wait; its changes are tried then."""
+        self.kind, self.is_of_changes = kind, True
+        self.ours = Deployment(self.folder / "ours", kind=kind, defined=begun(kind))
+        for number, self.arrived in enumerate((3, 7)):
+            self.ours.epoch(f"run-{number}", self.arrived)
+        self.arrived = 12
+        step = dying_after(STEPS_TO_STAGED) if at == IN_A_BATCH else _dying_at(at)
+        try:
+            self.ours.stream("killed", [self.arrived], end="clean", step=step)
+        except Killed:
+            self.head = self.ours.copy_to(self.folder / "copies" / "killed")
+        else:
+            raise AssertionError(f"no process died at {at}")
+        self.theirs.root.mkdir()
         self.their_head = self.theirs.copy_to(self.folder / "copies" / "theirs")
 
     def more(self, most: int) -> int:
@@ -157,6 +177,21 @@ class History:
             for part, action in zip(parts, actions, strict=True)
         ]
         return [attack for attack in found if attack is not None]
+
+
+def changed_after_kill(folder: Path, kind: Kind, at: str) -> Iterator[Trial]:
+    """Kill a run whose rows wait, and try every change of its sinks with what is left."""
+    history = History(folder, 0)
+    history.make_killed(kind, at)
+    yield from history.trials(len(changes_of(history.ours.defined, kind)))
+
+
+def _dying_at(name: str) -> Step:
+    def step(what: str) -> None:
+        if what == name:
+            raise Killed
+
+    return step
 
 
 def attack(folder: Path, seeds: range, per_seed: int, *, first: int = 0) -> Iterator[Trial]:
