@@ -134,13 +134,8 @@ def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on
     )
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        CheckpointKind.SYNC_SAVEPOINT_SUSPEND,
-        pytest.param(CheckpointKind.SAVEPOINT, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SAVEPOINT])
 def test_an_end_that_a_savepoint_alone_has_is_one(
     lab: StreamLab, tmp_path: Path, kind: CheckpointKind
 ) -> None:
