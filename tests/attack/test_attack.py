@@ -24,6 +24,7 @@ from tests.attack.judge import FINDINGS
 from tests.attack.outsides import Kind, waiting
 from tests.attack.parts import ON_STAGED, Action, Attack
 from tests.attack.played import Killed, PlayedRun
+from tests.attack.postgres import in_postgres
 from tests.attack.trials import KILLS, attack, changed_after_kill
 from tests.sweeps import IS_WHOLE, third
 
@@ -141,6 +142,17 @@ def test_a_sink_that_is_changed_after_a_kill_shows_exact_rows_or_says_the_way_ou
     tmp_path: Path, kind: Kind, at: str
 ) -> None:
     found = list(changed_after_kill(tmp_path, kind, at))
+    assert not [str(trial) for trial in found if trial.findings]
+    assert len({trial.first for trial in found}) > 1, "some changes go on, and some are refused"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("at", KILLS)
+def test_a_table_of_postgres_is_as_exact_when_it_is_changed_after_a_kill(
+    tmp_path: Path, postgres_url: str, at: str
+) -> None:
+    with in_postgres(postgres_url):
+        found = list(changed_after_kill(tmp_path, Kind.SQL, at))
     assert not [str(trial) for trial in found if trial.findings]
     assert len({trial.first for trial in found}) > 1, "some changes go on, and some are refused"
 
