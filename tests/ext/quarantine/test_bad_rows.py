@@ -204,6 +204,57 @@ def test_what_has_run_in_a_chain_takes_conditions_up_from_now_on_and_off_again(
     assert len(rows_in(lab.tables / "quarantine" / stage)) == 1
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_a_fork_takes_conditions_of_a_sink_up_and_off_again(lab: Lab, tmp_path: Path) -> None:
+    """Its origin's checkpoint is one of a query that is two in the fork, and the other way round."""
+    feed, judged = tmp_path / "feed", {"shares": {"expect": {"share < 1": "quarantine"}}}
+    put(feed, (1, "ann", 5))
+    assert lab.run(shares(feed)).success
+    before = lab.record(shares(feed)).completed[-1].location.uri
+    put(feed, (2, "bob", 4), (3, "eve", 1))
+    on = shares(feed, **judged).fork("on", table_dir=str(lab.folder / "on"))
+    begun = lab.run(on, restore_from=before, fork=True)
+    assert begun.success, failure_text(begun)
+    assert numbers(lab.folder / "on" / "shares") == [1, 2]
+    assert len(rows_in(lab.folder / "on" / "quarantine" / "shares_rows")) == 1
+    assert numbers(lab.tables / "shares") == [1], "its origin's table is its own"
+
+    assert lab.run(shares(feed, **judged)).success
+    put(feed, (4, "joe", 1))
+    off = shares(feed).fork("off", table_dir=str(lab.folder / "off"))
+    begun = lab.run(off, restore_from=lab.record(off.origins[0]).completed[-1].location.uri, fork=True)
+    assert begun.success, failure_text(begun)
+    assert numbers(lab.folder / "off" / "shares") == [1, 2, 4]
+    put(feed, (5, "ann", 5))
+    for fork in (on, off):
+        more = lab.run(fork)
+        assert more.success, failure_text(more)
+    assert numbers(lab.folder / "on" / "shares") == [1, 2, 5]
+    assert numbers(lab.folder / "off" / "shares") == [1, 2, 4, 5]
+    assert numbers(lab.tables / "shares") == [1, 2]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_conditions_of_a_sink_that_were_away_for_a_while_come_back_by_the_printed_way_out(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, judged = tmp_path / "feed", {"shares": {"expect": {"share < 1": "quarantine"}}}
+    for number, settings in enumerate(({}, judged, {})):
+        put(feed, (number, "ann", 5), (10 + number, "eve", 1))
+        assert lab.run(shares(feed, **settings)).success
+    put(feed, (5, "joe", 2), (6, "eve", 1))
+    refused = lab.run(shares(feed, **judged))
+    assert "(keep_rows_of: [shares_rows])" in failure_text(refused)
+    back = lab.run(shares(feed, **judged), restore_from="chk-3", keep_rows_of=["shares_rows"])
+    assert back.success, failure_text(back)
+    assert lab.run(shares(feed, **judged)).success
+    assert numbers(lab.tables / "shares") == [1, 2, 5, 10, 12]
+    kept = [json.loads(row["row"])["n"] for row in rows_in(lab.tables / "quarantine" / "shares_rows")]
+    assert sorted(kept) == [6, 11]
+
+
 def test_a_quarantine_that_is_taken_away_with_a_restore_to_before_it_is_said_to_stay(
     lab: Lab, tmp_path: Path
 ) -> None:
