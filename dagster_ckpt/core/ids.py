@@ -34,13 +34,16 @@ LogPosition = NewType("LogPosition", int)
 LARGEST_NUMBER = 2**53 - 1
 """Highest number of a checkpoint or an attempt: databases, JSON and Dagster keep it as it is."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+LONGEST_NAME = 100
+"""Letters that a pipeline's or a stage's name may have."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def _checked(kind: str, text: str) -> str:
     if not _NAME.fullmatch(text) or text.endswith("."):
         raise InvalidRequest(
-            f"{_shown(text)} is not a valid {kind}: use 1 to 100 letters, digits, '_', '-' or '.', "
+            f"{_shown(text)} is not a valid {kind}: use 1 to {LONGEST_NAME} letters, digits, '_', '-' or '.', "
             "beginning with a letter or a digit and not ending with '.'"
         )
     return text

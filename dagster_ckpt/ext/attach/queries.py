@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from dagster_ckpt.core.ids import stage_uid
+from dagster_ckpt.core.ids import LONGEST_NAME, stage_uid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
@@ -169,7 +169,7 @@ def _name(told: WriterNotes, location: str, now: AtStart) -> tuple[str, str]:
     parts = [_as_name(part) for part in Path(location).parts[1:]]
     taken = {stage.uid for stage in now.program.stages}
     first = [name] if name else []
-    names = ("-".join([*first, *parts[-length:]]) for length in range(1, len(parts) + 1))
+    names = (_as_name("-".join([*first, *parts[-length:]])) for length in range(1, len(parts) + 1))
     uid = next((one for one in names if one not in taken), f"query-{len(taken) + 1}")
     if there is not None:
         return uid, f", since the stage {name} keeps its own in {there.checkpoint_location}"
@@ -189,7 +189,11 @@ def _likeness(frame: DataFrame, told: WriterNotes, sink: str) -> str:
 
 
 def _as_name(text: str) -> str:
-    return stage_uid(_NO_NAME.sub("-", text).strip("-.") or "query")
+    """Return a stage's name for whatever a program calls its query or directory: ``_checkpoints``, ``shared``."""
+    name = _NO_NAME.sub("-", text).lstrip("-._").rstrip("-.") or "query"
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}-{digest_bytes(name.encode()).checksum[-8:]}"
+    return stage_uid("query-shared" if name == "shared" else name)
 
 
 # --- what it reads and writes ----------------------------------------------------------------------------------

@@ -227,6 +227,30 @@ def test_a_path_is_the_one_that_spark_makes_of_it(given: str, place: str | None)
     assert local_place(given, "/w") == place
 
 
+def test_whatever_a_program_calls_its_queries_and_directories_names_a_stage(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Found in public programs: ``table/_checkpoints/orders``, ``/mnt/shared/…``; they were refused."""
+    frame = spark.readStream.format("rate").load()
+
+    def uid(place: str, name: str = "", taken: tuple[AttachedStage, ...] = ()) -> str:
+        told = WriterNotes(format="console", query_name=name, options={"checkpointlocation": place})
+        program = AttachedProgram(stages=taken)
+        found = Queries(tmp_path).described(frame, told, program=program, running=()).stage
+        assert found is not None
+        return found.uid
+
+    assert uid("/lake/events/_checkpoints") == "checkpoints"
+    assert uid("/lake/_checkpoints/orders") == "orders"
+    assert uid("/mnt/shared/orders", taken=(stage("orders"),)) == "query-shared-orders"
+    assert uid("/mnt/shared") == uid("/mnt/x", "shared") == "query-shared"
+    assert uid("/mnt/x", "_") == "query"
+    long = [uid("/mnt/" + "x" * 120 + end) for end in ("a", "b")]
+    assert len(set(long)) == 2
+    assert {len(one) for one in long} == {100}
+    assert len(uid("/" + "x" * 90 + "/" + "y" * 90, taken=(stage("y" * 90),))) == 100
+
+
 def test_what_cannot_be_read_again_is_told_or_takes_no_part(spark: SparkSession, tmp_path: Path) -> None:
     """Spark cannot go on from a socket: in a directory that lasts, the second start of a program would fail."""
 
