@@ -275,7 +275,7 @@ def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random) 
         for _ in range(first, min(first + AT_ONCE, files)):
             soak.feed(rows // files, bad // files)
         for _ in range(min(AT_ONCE, kills - first)):  # a run goes on where the killed one was
-            soak.run(kill_after=dice.choice((1, 1, 1, 4)) * dice.uniform(0.5, 1.5) * soak.took)
+            soak.run(kill_after=dice.choice((1, 1, 1, 2)) * dice.uniform(0.5, 1.5) * soak.took)
         soak.run()
         middle = middle or soak.latest()[0]
     well = soak.look(tables)
