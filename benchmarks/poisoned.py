@@ -1,6 +1,6 @@
 """Rows of which some are bad in eight ways, under kills, a restore and a fork; then every row is looked for.
 
-    python -m benchmarks.poisoned [--rows 50000] [--bad 200] [--kills 5] [--seed N]
+    python -m benchmarks.poisoned [--rows 50000] [--bad 200] [--kills 5] [--seed N] [--stream]
 
 Good, quarantined and counted drops have to be the input, row for row; rows that are put through again, ordered twice,
 go through once. The process of an epoch is killed (SIGKILL) at any moment of it, and run again.
@@ -28,6 +28,7 @@ from dagster_ckpt import (
     SparkSessionResource,
     checkpointed_pipeline,
     run_epoch,
+    run_stream,
     spark_sink,
     spark_source,
     spark_stage,
@@ -163,7 +164,10 @@ def child(folder: Path, given: dict[str, Any]) -> int:
     pipeline = shop(folder, is_mended=given.get("is_mended", False))
     if given.get("fork"):
         pipeline = pipeline.fork("other", table_dir=str(folder / "other"))
-    run_epoch(pipeline, coordinator=coordinator_in(folder), spark=SPARK, restore=given.get("restore"))
+    if given.get("stream"):
+        run_stream(pipeline, coordinator=coordinator_in(folder), spark=SPARK, settings={"interval": "1 s"})
+    else:
+        run_epoch(pipeline, coordinator=coordinator_in(folder), spark=SPARK, restore=given.get("restore"))
     return 0
 
 
@@ -265,7 +269,7 @@ def _id_of(row: dict[str, Any]) -> int:
     return int(found[1] or found[2])
 
 
-def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random) -> bool:
+def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random, *, streams: bool) -> bool:
     soak, tables, began = Poisoned(folder, dice), folder / "state" / "tables" / "shop", time.monotonic()
     for _ in range(2):  # from the second file on there is a watermark
         soak.feed(100, 0)
@@ -275,7 +279,8 @@ def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random) 
         for _ in range(first, min(first + AT_ONCE, files)):
             soak.feed(rows // files, bad // files)
         for _ in range(min(AT_ONCE, kills - first)):  # a run goes on where the killed one was
-            soak.run(kill_after=dice.choice((1, 1, 1, 2)) * dice.uniform(0.5, 1.5) * soak.took)
+            after = dice.choice((1, 1, 1, 2)) * dice.uniform(0.5, 1.5) * soak.took
+            soak.run(kill_after=2 * after if streams else after, stream=streams)
         soak.run()
         middle = middle or soak.latest()[0]
     well = soak.look(tables)
@@ -298,12 +303,15 @@ def main() -> int:
     parser.add_argument("--bad", type=int, default=200)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--stream", action="store_true", help="kill streams, which an epoch follows")
     parser.add_argument("--child", nargs=2, default=())
     given = parser.parse_args()
     if given.child:
         return child(Path(given.child[0]), json.loads(given.child[1]))
     with scratch() as folder:
-        return not measure(folder, given.rows, given.bad, given.kills, random.Random(given.seed))
+        return not measure(
+            folder, given.rows, given.bad, given.kills, random.Random(given.seed), streams=given.stream
+        )
 
 
 if __name__ == "__main__":
