@@ -51,6 +51,7 @@ def refusing_unknown(cls: type[T]) -> type[T]:
 def nearest(name: str, known: Collection[str]) -> str:
     """Return the known name that ``name`` was probably meant to be; empty where none is near."""
     begins = sorted(each for each in known if each.startswith(f"{name}_"))
+    # What is as near as `table` is to `state` was hardly meant.
     return next(iter([*get_close_matches(name, known, n=1, cutoff=0.65), *begins]), "")
 
 

@@ -121,8 +121,9 @@ class BatchMeter:
     _rows_before: int = 0
     _busy_ms: float = 0.0
 
-    def take(self, recent: Sequence[Mapping[str, Any]]) -> None:
-        """Count the batches that were not counted yet."""
+    def take(self, recent: Sequence[Mapping[str, Any]]) -> int:
+        """Count the batches that were not counted yet, and return how many rows of theirs watermarks have dropped."""
+        before = self.late
         for progress in recent:
             if progress["batchId"] <= self.last_batch:
                 continue
@@ -132,6 +133,7 @@ class BatchMeter:
             self.rows += int(progress.get("numInputRows") or 0)
             self.late += rows_late(progress)
             self._busy_ms += duration
+        return self.late - before
 
     def rates(self, seconds: float) -> tuple[float, float]:
         """Return (rows per second, busy share) since the last call, ``seconds`` ago."""

@@ -150,6 +150,7 @@ class Attachment:
         self._lock = threading.RLock()
         self._queries: dict[StageUid, StreamingQuery] = {}
         self._meters: dict[StageUid, BatchMeter] = {}
+        self._counting = threading.Lock()  # snapshots of two checkpoints count the batches of one query
         self._starts: set[StageUid] = set()
         self._described = Queries(lasting=self._directory.root / "queries")
         self._told: set[str] = set()
@@ -319,11 +320,9 @@ class Attachment:
 
     def _count_late(self, uid: StageUid) -> None:
         query, meter = self._queries.get(uid), self._meters.get(uid)
-        with suppress(Exception):  # of Spark's, of whatever kind: no checkpoint fails for a count
+        with suppress(Exception), self._counting:  # of whatever kind: no checkpoint fails for a count
             if query is not None and meter is not None and (query.lastProgress or {}).get("stateOperators"):
-                before = meter.late
-                meter.take([dict(one) for one in query.recentProgress])
-                note_late(self._directory.stage(uid), meter.late - before)
+                note_late(self._directory.stage(uid), meter.take([dict(one) for one in query.recentProgress]))
 
     def _say(self, lines: tuple[str, ...]) -> None:
         for line in lines:

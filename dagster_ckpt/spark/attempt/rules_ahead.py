@@ -46,9 +46,9 @@ def _rules(
 ) -> Iterator[RuleAhead]:
     for reader, inputs in pipeline.authored.upstream.items():
         stage = pipeline.authored.stages[reader]
-        if stage.role is not StageRole.SINK or inputs != (uid,) or stage.takes_context or stage.takes_spark:
+        if stage.role is not StageRole.SINK or inputs != (uid,):
             continue
-        if stage.state is not None:
+        if stage.takes_context or stage.takes_spark or stage.state is not None:
             continue
         rows = stage.fn(**dict.fromkeys(stage.inputs, frame))
         if are_columns_of(rows, frame):

@@ -93,10 +93,7 @@ def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(
 def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on(
     lab: StreamLab, tmp_path: Path
 ) -> None:
-    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
-    pipeline = one_that_ends(few.folder, many.folder)
-    few.put(4)
-    many.put(4)
+    few, many, pipeline = some_that_end(tmp_path)
     running = lab.start(pipeline)
     until(lambda: finished_in(running.checkpoint()) == {"slow", "copied"}, running)
     until(lambda: finished_now(running) == {"slow", "copied"}, running)
@@ -139,10 +136,7 @@ def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on
 def test_an_end_that_a_savepoint_alone_has_is_one(
     lab: StreamLab, tmp_path: Path, kind: CheckpointKind
 ) -> None:
-    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
-    pipeline = one_that_ends(few.folder, many.folder)
-    few.put(4)
-    many.put(4)
+    few, many, pipeline = some_that_end(tmp_path)
     running = lab.start(pipeline)
     running.wait_until_running()
     stages = running.service.current.stages
@@ -172,10 +166,7 @@ def test_wherever_a_run_dies_around_an_end_rows_are_exact(
     lab: StreamLab, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the checkpoint with the end is complete the source has not finished, and reads on; afterwards it has."""
-    few, many = Numbers(tmp_path / "few"), Numbers(tmp_path / "many")
-    pipeline = one_that_ends(few.folder, many.folder)
-    few.put(4)
-    many.put(4)
+    few, many, pipeline = some_that_end(tmp_path)
     running = lab.start(pipeline)
     running.wait_until_running()
     stages = running.service.current.stages
@@ -197,6 +188,14 @@ def test_wherever_a_run_dies_around_an_end_rows_are_exact(
     assert sum(read_rows(lab.tables).values()) == rows
     assert set(read_rows(lab.tables).values()) == {1}
     again.stop()
+
+
+def some_that_end(folder: Path) -> tuple[Numbers, Numbers, CheckpointedPipeline]:
+    """Return the rows of a bounded and of an unbounded source, four each, and their pipeline."""
+    few, many = Numbers(folder / "few"), Numbers(folder / "many")
+    few.put(4)
+    many.put(4)
+    return few, many, one_that_ends(few.folder, many.folder)
 
 
 def one_that_ends(few: Path, many: Path) -> CheckpointedPipeline:
