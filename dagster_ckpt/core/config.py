@@ -208,7 +208,7 @@ class RestoreOptions(BaseModel):
     """Set aside rows that two-phase tables received after the restore point."""
     keep_rows_of: tuple[str, ...] = ()
     """Sinks, by uid, whose rows after the restore point stay all the same, and are written again: those that cannot go
-    back."""
+    back, or begin with a fork's."""
     fork: bool = False
     """The snapshot may be another pipeline's: queries get new ids, tables begin with the rows of the cut."""
     adopt_history: bool = False

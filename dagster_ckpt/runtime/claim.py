@@ -125,7 +125,7 @@ def _attached(setup: AttemptSetup, record: CoordinatorRecord, now: Now) -> Coord
 def _restored_before(setup: AttemptSetup, record: CoordinatorRecord) -> RestoreDecision:
     """Return the decision that the attempt was restored by; until it was, another process may do it over."""
     facts = gather_facts(setup, record)
-    if record.status_epoch != record.epoch:
+    if record.started_epoch != record.epoch:
         return decide_restore(setup, facts)
     return Adopt(
         working_directory=record.working_directory,

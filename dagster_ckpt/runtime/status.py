@@ -112,7 +112,7 @@ class CoordinatorView:
     def working_directory(self) -> str:
         """The directory this attempt's stages were restored in; empty until ``started``."""
         record = self._engine.state.record
-        return record.working_directory if record.status_epoch == record.epoch else ""
+        return record.working_directory if record.started_epoch == record.epoch else ""
 
     @property
     def failure(self) -> str:

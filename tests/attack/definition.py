@@ -21,6 +21,7 @@ class Definition:
     name: str = "shop"
     uid: str = "rows"
     """Of the sink that appends."""
+    previous_names: tuple[str, ...] = ()
     previous_uids: tuple[str, ...] = ()
     place: str = "rows"
     place_by_key: str = "newest"

@@ -156,7 +156,7 @@ class Judge:
     def _refused(self, told: str, why: str, before: object, *, is_way_out: bool) -> Verdict:
         ours = self.history.ours
         self.trial.said.append(f"{told} -> {why}")
-        if ours.tables != before:
+        if ours.tables not in (before, ours.truth(self.history.promised)):
             return self._note(Verdict.CHANGED, f"before {before}, after {ours.tables}")
         is_chosen = "/" in told and str(ours.root) in why  # the snapshot's own files are named
         goes_back = bool(told != "latest") and any(words in why for words in _NO_WAY_BACK)

@@ -75,7 +75,7 @@ def pipeline_of(
     def newest(feed):  # type: ignore[no-untyped-def]
         return _never(feed)
 
-    @checkpointed_pipeline(name=defined.name)
+    @checkpointed_pipeline(name=defined.name, previous_names=defined.previous_names)
     def shop() -> None:
         feed = totals(numbers()) if with_stage else numbers()
         rows(feed)

@@ -60,9 +60,8 @@ class FolderBroker(Broker):
         path = self._folder / f"{len(_transactions(self._folder)):06d}.json"
         replace_whole(path, json.dumps(entry).encode())
 
-    def _newest_record(self) -> dict[str, Any] | None:
-        own = [one for one in _transactions(self._folder) if one["pipeline"] == self._pipeline]
-        return own[-1]["position"] if own else None
+    def _records(self, *, is_fenced: bool) -> list[tuple[str, dict[str, Any]]]:
+        return [(one["pipeline"], one["position"]) for one in _transactions(self._folder)]
 
     def _topic_id(self) -> str:
         path = self._folder / "id"

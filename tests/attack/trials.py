@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from tests.attack.definition import AS_BEGUN, Change, begun, changes_of
@@ -28,10 +29,32 @@ SETS = {
     for kind in Kind
 }
 """Every combination of whole parts; who but store and working directory could tell of a function's calls?"""
-IN_A_BATCH, STEPS_TO_STAGED = "in a batch", 9
+IN_A_BATCH = "in a batch"
 KILLS = ("completed", "published", IN_A_BATCH)
 """Where a process dies: its checkpoint is complete and not published, published and not noted, or not stored."""
 ENDS = ("clean", "in flight", "unpublished", "failed", "killed")
+
+
+class Run(StrEnum):
+    """Kinds of run."""
+
+    EPOCH = "epoch"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline that is killed: its sinks are on its source, on a stage, or on a chain of both."""
+
+    dies_as: Run = Run.STREAM
+    with_stage: bool = False
+    chained: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dies_as}{' stage' * self.with_stage}{' chained' * self.chained}"
+
+
+SHAPES = [Shape(run, *of) for run in Run for of in ((False, False), (True, False), (True, True))]
 
 
 @dataclass
@@ -43,6 +66,8 @@ class History:
     dice: random.Random = field(init=False)
     copies: list[Path] = field(default_factory=list)
     arrived: int = 0
+    promised: int = 0
+    """Rows of a checkpoint that was complete when its run died: the next run shows them, whatever it refuses then."""
     runs: int = 0
 
     def __post_init__(self) -> None:
@@ -72,17 +97,24 @@ class History:
         self.head = self.copies[-1]
         self.their_head = self.theirs.copy_to(self.folder / "copies" / "theirs")
 
-    def make_killed(self, kind: Kind, at: str) -> None:
+    def make_killed(self, kind: Kind, at: str, shape: Shape) -> None:
         """Run ours until its process dies at a step with rows that wait; its changes are tried then."""
         self.kind, self.is_of_changes = kind, True
-        self.ours = Deployment(self.folder / "ours", kind=kind, defined=begun(kind))
+        of = {"with_stage": shape.with_stage, "chained": shape.chained}
+        self.ours = Deployment(self.folder / "ours", kind=kind, defined=begun(kind), **of)
         for number, self.arrived in enumerate((3, 7)):
-            self.ours.epoch(f"run-{number}", self.arrived)
+            if shape.dies_as is Run.STREAM:
+                self.ours.stream(f"run-{number}", [self.arrived], end="clean")
+            else:
+                self.ours.epoch(f"run-{number}", self.arrived)
         self.arrived = 12
-        step = dying_after(STEPS_TO_STAGED) if at == IN_A_BATCH else _dying_at(at)
         try:
-            self.ours.stream("killed", [self.arrived], end="clean", step=step)
+            if shape.dies_as is Run.STREAM:
+                self.ours.stream("killed", [self.arrived], end="clean", step=dying_at(at))
+            else:
+                self.ours.epoch("killed", self.arrived, step=dying_at(at))
         except Killed:
+            self.promised = 0 if at == IN_A_BATCH else self.arrived
             self.head = self.ours.copy_to(self.folder / "copies" / "killed")
         else:
             raise AssertionError(f"no process died at {at}")
@@ -179,16 +211,20 @@ class History:
         return [attack for attack in found if attack is not None]
 
 
-def changed_after_kill(folder: Path, kind: Kind, at: str) -> Iterator[Trial]:
+def changed_after_kill(folder: Path, kind: Kind, at: str, shape: Shape, seed: int = 0) -> Iterator[Trial]:
     """Kill a run whose rows wait, and try every change of its sinks with what is left."""
-    history = History(folder, 0)
-    history.make_killed(kind, at)
+    history = History(folder, seed)
+    history.make_killed(kind, at, shape)
     yield from history.trials(len(changes_of(history.ours.defined, kind)))
 
 
-def _dying_at(name: str) -> Step:
+def dying_at(name: str) -> Step:
+    """Return a step that kills the process at this place, once it has prepared rows: it first publishes older ones."""
+    staged: list[str] = []
+
     def step(what: str) -> None:
-        if what == name:
+        staged.extend(what.split(":")[:1] if ": staged" in what else ())
+        if (what == name and staged) or (name == IN_A_BATCH and len(set(staged)) > 1):
             raise Killed
 
     return step

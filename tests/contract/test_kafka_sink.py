@@ -6,15 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql.types import LongType, StructField, StructType
 
-from dagster_ckpt.core.ids import CoordinatorEpoch
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
+from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.kafka.broker import Broker
 from dagster_ckpt.ext.kafka.sink import KafkaSink
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
@@ -96,6 +98,71 @@ def test_a_topic_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(
     position = renamed.position()
     assert position is not None
     assert position.epoch == 2
+
+
+def test_a_position_is_found_behind_others_open_transactions_and_in_a_topic_of_several_partitions(
+    kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lay in the partition of its key, where nobody read, or was hidden: rows went out twice."""
+    name = f"ours-{abs(hash(tmp_path))}"
+    positions = NewTopic(f"{name}.dagster_ckpt", num_partitions=2, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.create_topics([positions])[positions.topic].result(60)
+    ours, theirs = (
+        Broker(kafka_servers, {}, name, pipeline=one, uid="orders", shared_with=(other,))
+        for one, other in (("stall", "shop"), ("shop", "stall"))
+    )
+    first = SinkPosition(lineage="one", epoch=1, checkpoint_id=1, head=1, through_batch=0)
+    ours.create_topics()
+    ours.write(ours.begin(), [(None, b"1")], first)
+    assert ours.position(is_fenced=True) == first
+    with monkeypatch.context() as patch:
+        patch.setattr(theirs, "commit", lambda producer: producer.flush())
+        producer = theirs.begin()
+        theirs.write(producer, [(None, b"theirs")], first)
+    second = replace(first, checkpoint_id=2, head=2, through_batch=1)
+    ours.write(ours.begin(), [(None, b"2")], second)
+    monkeypatch.setattr("dagster_ckpt.ext.kafka.broker._OPEN_SECONDS", 1)
+    with pytest.raises(Unavailable, match="another pipeline's open transaction: retry"):
+        ours.position(is_fenced=True)
+    theirs.begin()  # as the next attempt of a process that died
+    assert ours.position(is_fenced=True) == second
+
+
+def test_a_topic_that_shows_another_pipelines_rows_is_refused_before_the_claim_unless_they_share_it(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """A renamed pipeline began from the beginning: rows were there twice."""
+    topic = KafkaTopic(kafka_servers, f"theirs-{abs(hash(tmp_path))}")
+    broker = Broker(kafka_servers, {}, topic.topic, pipeline="former", uid="orders")
+    broker.create_topics()
+    first = SinkPosition(lineage="one", epoch=1, checkpoint_id=1, head=1, through_batch=0)
+    broker.write(broker.begin(), [(None, b"1")], first)
+    context = context_in(tmp_path, AttemptId("two", CoordinatorEpoch(1)))
+    sink = KafkaSink(topic, context)
+    assert "previous_names=['former']" in sink.cannot_roll_back(None)
+    with pytest.raises(InvalidRequest, match="twice if 'shop' is that pipeline under another name"):
+        sink.take_over()
+    assert not KafkaSink(replace(topic, shared_with=("former",)), context).cannot_roll_back(None)
+    renamed = KafkaSink(topic, replace(context, previous_pipelines=(PipelineId("former"),)))
+    assert renamed.position() == first
+
+
+def test_a_position_topic_that_forgets_is_refused_before_the_first_batch(
+    kafka_servers: str, tmp_path: Path
+) -> None:
+    """A pipeline that was idle for its retention could not tell what it had published."""
+    name = f"forgets-{abs(hash(tmp_path))}"
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.create_topics([NewTopic(f"{name}.dagster_ckpt", num_partitions=1)])[f"{name}.dagster_ckpt"].result(
+        60
+    )
+    sink = KafkaSink(
+        KafkaTopic(kafka_servers, name), context_in(tmp_path, AttemptId("one", CoordinatorEpoch(1)))
+    )
+    columns = StructType([StructField("k", LongType())])
+    with pytest.raises(InvalidRequest, match="make it a compacted topic"):
+        sink.check(SimpleNamespace(schema=columns, columns=columns.names))  # type: ignore[arg-type]
 
 
 def test_a_key_lies_in_the_partition_in_which_other_writers_of_kafka_put_it(

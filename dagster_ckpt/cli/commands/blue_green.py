@@ -187,6 +187,7 @@ def fork(
     new_pipeline: str,
     snapshot: str,
     origin: str,
+    keep_rows_of: tuple[str, ...],
     claim_mode: str,
     allow_non_restored_state: bool,
     allow_missing_files: bool,
@@ -205,6 +206,7 @@ def fork(
         claim_mode=ClaimMode(claim_mode),
         allow_non_restored_state=allow_non_restored_state,
         allow_missing_files=allow_missing_files,
+        keep_rows_of=keep_rows_of,
         fork=True,
     )
     if not no_preview and not is_possible(work, options, chosen, target):

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
 
+keep_rows_of_option = click.option(
+    "--keep-rows-of",
+    metavar="UID",
+    multiple=True,
+    help="Only of this sink, which cannot go back, or begin as a fork's; may be repeated.",
+)
+
+
 @command("preview")
 @click.argument("snapshot", default="latest")
 @pipeline_option
@@ -42,12 +50,7 @@ if TYPE_CHECKING:
 @click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
 @click.option("--allow-missing-files", is_flag=True, help="Leave out rows of files that are gone.")
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
-@click.option(
-    "--keep-rows-of",
-    metavar="UID",
-    multiple=True,
-    help="Leave them in the table of this sink only, which cannot go back; may be repeated.",
-)
+@keep_rows_of_option
 @click.option(
     "--files-only",
     is_flag=True,
@@ -170,6 +173,7 @@ def _fate(t: TablePreview) -> str:
 def restore_options(function: Any) -> Any:
     """Add how to restore."""
     for option in (
+        keep_rows_of_option,
         click.option("--streaming", is_flag=True, help="Start the streaming job."),
         click.option("--no-preview", is_flag=True, help="Do not look first whether the restore can be made right."),
         click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone."),
@@ -186,12 +190,6 @@ def restore_options(function: Any) -> Any:
 @click.argument("snapshot", shell_complete=snapshots_known)
 @pipeline_option
 @click.option("--keep-rows", is_flag=True, help="Leave rows in tables that came after the restore point.")
-@click.option(
-    "--keep-rows-of",
-    metavar="UID",
-    multiple=True,
-    help="Leave them in the table of this sink only, which cannot go back; may be repeated.",
-)
 @restore_options
 @launch_options
 def restore(

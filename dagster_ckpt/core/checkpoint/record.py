@@ -249,8 +249,7 @@ class MailRecord(Labeled, Record):
     name: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     note: str = ""
-    sent_at: float
-    """Seconds since the Unix epoch."""
+    sent_at: float  # seconds since the Unix epoch
 
 
 class BeforeRestore(Record):
@@ -291,6 +290,7 @@ class CoordinatorRecord(Record):
     status_epoch: int = 0
     """Attempt that ``status``, ``working_directory`` and ``clean`` are about."""
     working_directory: str = ""
+    started_epoch: int = 0  # whose stages were restored there: an attempt that failed before has none
     clean: bool = False
     """That attempt ended with all queries stopped at batch boundaries, its directory intact."""
     shape: tuple[str, ...] = ()

@@ -58,6 +58,7 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
         status=RunStatus.RUNNING,
         status_epoch=record.epoch,
         working_directory=input.working_directory,
+        started_epoch=record.epoch,
         clean=False,
         before_restore=None,
         shape=shape_of(state.graph, state.setup.hooks),

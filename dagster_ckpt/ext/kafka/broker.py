@@ -30,6 +30,10 @@ SECONDS = 60
 """How long a call waits for the cluster."""
 _TRANSACTION_MS = 600_000
 """Longest transaction; brokers allow 15 minutes by default."""
+_WARNINGS = 4
+"""Of the client's messages; it has one at a lower level for every connection that ends."""
+_OPEN_SECONDS = 10
+"""How long a reader waits for open transactions that hide later records of the position topic."""
 _NEWEST = 64
 """Offsets at the end of the position topic that are read first: a publish takes two."""
 _SINK = "sink"
@@ -60,6 +64,8 @@ NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, Ka
 _NO_ID = ("None", str(Uuid(0, 0)))
 """What the client says of a topic without one."""
 
+_ANY, _POSITIONS = -1, 0
+"""Partitions: where the key lies, and the one that positions are in, however many others have given their topic."""
 _PARTITIONER = {"partitioner": "murmur2_random"}
 """Java's, which Spark, Flink and Kafka Streams have: a key lies in one partition, whoever wrote it."""
 
@@ -83,6 +89,8 @@ class TopicSettings:
     """Of key and value of one message, so that topic and producer take it."""
     needs_key: bool
     """The topic is compacted."""
+    forgets_positions: bool = False
+    """The position topic, which others have made, deletes its records after a while."""
 
 
 class Broker:
@@ -97,15 +105,19 @@ class Broker:
         pipeline: str,
         uid: str,
         previous: Sequence[str] = (),
+        shared_with: Collection[str] = (),
     ) -> None:
-        """``previous``: names that the pipeline had before: it goes on from their positions, and fences them."""
+        """``previous``: names that the pipeline had before: it goes on from their positions, and fences them.
+
+        ``shared_with``: pipelines that write to the topic, too.
+        """
         self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
         self.place = f"kafka://{servers}/{topic}"
         self._pipeline, self._uid = pipeline, uid
-        self._names = (pipeline, *previous)
+        self._names, self._shared_with = (pipeline, *previous), frozenset(shared_with)
         given = {name: resolved(name, value) for name, value in options.items()}
         self._has_topics = False
-        self._client = {**given, "bootstrap.servers": servers}
+        self._client = {"log_level": _WARNINGS, **given, "bootstrap.servers": servers}
 
     def create_topics(self) -> None:
         """Make the topics that are missing; the position topic keeps the newest position of each pipeline."""
@@ -127,37 +139,45 @@ class Broker:
     def topic_settings(self) -> TopicSettings:
         """Return how the topic is set up, as far as this user may know."""
         client = int(self._client.get("message.max.bytes", _CLIENT_BYTES))
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        admin = AdminClient(self._client)
+        rows, positions = (self._settings(admin, topic) for topic in (self.topic, self.positions))
+        topic = int(rows.get("max.message.bytes") or client + _ENVELOPE) - _ENVELOPE
+        return TopicSettings(
+            most_bytes=min(client, topic),
+            needs_key="compact" in rows.get("cleanup.policy", ""),
+            forgets_positions="delete" in positions.get("cleanup.policy", ""),
+        )
+
+    def _settings(self, admin: AdminClient, topic: str) -> dict[str, str]:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            admin = AdminClient(self._client)
             entries = admin.describe_configs([resource], request_timeout=SECONDS)[resource].result(SECONDS)
         except KafkaException as error:
             if error.args[0].code() in (*NO_SUCH_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
-                return TopicSettings(most_bytes=client, needs_key=False)
+                return {}
             raise self.classified(error) from error
-        values = {name: str(getattr(entry, "value", "")) for name, entry in entries.items()}
-        topic = int(values.get("max.message.bytes") or client) - _ENVELOPE
-        return TopicSettings(
-            most_bytes=min(client, topic), needs_key="compact" in values.get("cleanup.policy", "")
-        )
+        return {name: str(getattr(entry, "value", "")) for name, entry in entries.items()}
 
-    def position(self, attempt: AttemptId | None = None) -> SinkPosition | None:
+    def position(self, attempt: AttemptId | None = None, *, is_fenced: bool = False) -> SinkPosition | None:
         """Return the newest committed position; a topic that was removed since, or made again, shows nothing.
 
+        ``is_fenced``: no former producer is at work, so a transaction that is still open is another pipeline's.
+
         Raises InvalidRequest where another sink of this very ``attempt`` has written it: nothing else tells two
-        spellings of one cluster. A sink that was renamed since finds an older attempt's.
+        spellings of one cluster. A sink that was renamed since finds an older attempt's. Likewise for an ``attempt``
+        of a pipeline that never wrote it, where readers find another one's rows.
         """
-        record = self._newest_record()
+        records = self._records(is_fenced=is_fenced)
+        record = next((one for name, one in reversed(records) if name in self._names), None)
         if record is None:
+            if attempt is not None and (why := self._why_foreign(records)):
+                raise InvalidRequest(why)
             return None
-        writer = record.pop(_SINK, self._uid)  # positions of before have none
-        topic_id = record.pop(_TOPIC_ID, "")
-        position = SinkPosition(**record)
-        if topic_id and position.head is not None and self._topic_id() != topic_id:
-            position = replace(position, head=None, through_batch=None)
+        position = self._shown(record)
         is_of_now = attempt is not None and attempt == AttemptId(
             position.lineage, CoordinatorEpoch(position.epoch)
         )
+        writer = record.get(_SINK, self._uid)  # positions of before have none
         if writer != self._uid and is_of_now:
             raise InvalidRequest(
                 f"{self.place} is the topic that sink {writer!r} writes, under another spelling: rows of the one "
@@ -165,12 +185,38 @@ class Broker:
             )
         return position
 
-    def _newest_record(self) -> dict[str, Any] | None:
+    def why_foreign(self) -> str:
+        """Return why a pipeline that never wrote the topic may not: readers find another one's rows; empty: it may."""
+        return self._why_foreign(self._records(is_fenced=False))
+
+    def _why_foreign(self, records: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+        for name, record in dict(records).items():
+            if name not in (*self._names, *self._shared_with) and self._shown(record).head is not None:
+                return (
+                    f"{self.place} shows rows of pipeline {name!r}, and they would be there twice if "
+                    f"{self._pipeline!r} is that pipeline under another name: name the old one "
+                    f"(previous_names=[{name!r}]) and restore its newest snapshot, or give the sink another topic; "
+                    f"where both are to write to this one, say so: shared_with=({name!r},)"
+                )
+        return ""
+
+    def _shown(self, record: Mapping[str, Any]) -> SinkPosition:
+        """Return the position of a record, as its topic is now."""
+        position = SinkPosition(**{name: at for name, at in record.items() if name not in (_SINK, _TOPIC_ID)})
+        topic_id = record.get(_TOPIC_ID)
+        if topic_id and position.head is not None and self._topic_id() != topic_id:
+            return replace(position, head=None, through_batch=None)
+        return position
+
+    def _records(self, *, is_fenced: bool) -> list[tuple[str, dict[str, Any]]]:
+        """Return positions by the pipeline that wrote them, oldest first: the newest at least, or its own are there."""
         consumer = Consumer({**self._client, **_READING})
         try:
             if self.positions not in consumer.list_topics(timeout=SECONDS).topics:
-                return None
-            return self._read(consumer, newest=_NEWEST) or self._read(consumer, newest=None)
+                return []
+            found = self._read(consumer, newest=_NEWEST, is_fenced=is_fenced)
+            is_there = any(name in self._names for name, _ in found)
+            return found if is_there else self._read(consumer, newest=None, is_fenced=is_fenced)
         except KafkaException as error:
             raise self.classified(error) from error
         finally:
@@ -201,7 +247,7 @@ class Broker:
                 self.send(producer, self.topic, key, value)
             record = json.dumps({**asdict(position), **said})
             for name in self._names:  # under a former one a run of the old code finds that it was replaced
-                self.send(producer, self.positions, name.encode(), record.encode())
+                self.send(producer, self.positions, name.encode(), record.encode(), partition=_POSITIONS)
         except KafkaException as error:
             raise self.classified(error) from error
         try:
@@ -224,11 +270,13 @@ class Broker:
         except KafkaException as error:
             raise self.classified(error) from error
 
-    def send(self, producer: Producer, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def send(
+        self, producer: Producer, topic: str, key: bytes | None, value: bytes | None, *, partition: int = _ANY
+    ) -> None:
         """Hand a message over; wait where too many are on their way."""
         while True:
             try:
-                producer.produce(topic, value=value, key=key)
+                producer.produce(topic, value=value, key=key, partition=partition)
             except BufferError:
                 producer.poll(1)
             else:
@@ -254,21 +302,33 @@ class Broker:
         except KafkaException as error:
             raise self.classified(error) from error
 
-    def _read(self, consumer: Consumer, *, newest: int | None) -> dict[str, Any] | None:
-        found: bytes | None = None
-        names = [name.encode() for name in self._names]
-        low, high = consumer.get_watermark_offsets(TopicPartition(self.positions, 0), SECONDS)
+    def _read(
+        self, consumer: Consumer, *, newest: int | None, is_fenced: bool
+    ) -> list[tuple[str, dict[str, Any]]]:
+        found: list[tuple[str, dict[str, Any]]] = []
+        place = TopicPartition(self.positions, _POSITIONS)
+        low, high = consumer.get_watermark_offsets(place, SECONDS)
         first = low if newest is None else max(low, high - newest)
-        consumer.assign([TopicPartition(self.positions, 0, first)])
-        while (message := consumer.poll(SECONDS)) is not None:
-            failure = message.error()
-            if failure is None:
-                found = message.value() if message.key() in names else found
-            elif failure.code() == KafkaError._PARTITION_EOF:
-                return None if found is None else parse_json(found)
-            else:
+        consumer.assign([TopicPartition(self.positions, _POSITIONS, first)])
+        seconds = SECONDS
+        while (message := consumer.poll(seconds)) is not None:
+            failure, key, value = message.error(), message.key(), message.value()
+            if failure is None and key is not None and value is not None:
+                found.append((key.decode(), parse_json(value)))
+            elif failure is not None and failure.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(failure)
-        raise Unavailable(f"{self.place} did not answer within {SECONDS} s: retry")
+            elif failure is not None:
+                end = consumer.get_watermark_offsets(place, cached=True)[1]
+                if not self._shared_with or (message.offset() or 0) >= end:
+                    return found
+                seconds = (
+                    _OPEN_SECONDS  # behind another's open transaction there may be records of this pipeline
+                )
+        if (
+            seconds == _OPEN_SECONDS and not is_fenced
+        ):  # of a process that died, perhaps, which nobody has fenced
+            return found
+        raise Unavailable(f"{self.place} did not answer, or has another pipeline's open transaction: retry")
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str], seconds: int) -> dict[str, str]:

@@ -36,6 +36,7 @@ class KafkaSink(StagedSink):
             pipeline=context.pipeline,
             uid=context.uid,
             previous=context.previous_pipelines,
+            shared_with=target.shared_with,
         )
 
     @property
@@ -60,12 +61,22 @@ class KafkaSink(StagedSink):
                 f"{self.place} cannot take messages back, so output mode 'complete' has no meaning: use 'update'"
             )
         refuse_unfit(frame.schema, self.context.key, self.place)
+        settings = self.broker.topic_settings()
+        if settings.forgets_positions:
+            raise InvalidRequest(
+                f"{self.broker.positions}, which holds the position of {self.place}, deletes its records after a while "
+                "(cleanup.policy): make it a compacted topic"
+            )
         has_key = self.context.key or {KEY, VALUE} <= set(frame.columns)
-        if not has_key and self.broker.topic_settings().needs_key:
+        if not has_key and settings.needs_key:
             raise InvalidRequest(
                 f"{self.place} is compacted, which takes no message without a key: name the sink's key, "
                 "@spark_sink(key=[...]), or give the rows columns 'key' and 'value'"
             )
+
+    def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
+        """Say so where readers find another pipeline's rows, too."""
+        return self.broker.why_foreign() if before is None else super().why_other_rows(before, cut)
 
     @contextmanager
     def exclusively(self) -> Iterator[StepTarget]:
@@ -77,7 +88,7 @@ class KafkaSink(StagedSink):
         self.broker.create_topics()
         producer = self.broker.begin()
         try:
-            yield KafkaTransaction(self, producer, self.broker.position(attempt))
+            yield KafkaTransaction(self, producer, self.broker.position(attempt, is_fenced=True))
         except Fenced as error:
             refuse_fenced(self.place, self.position(), attempt)
             raise OutcomeUnknown(f"{error}, and this attempt is the newest: repeat it") from error

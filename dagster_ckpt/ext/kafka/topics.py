@@ -53,6 +53,8 @@ class KafkaTopic(SinkTarget):
     """Default: the sink's uid. Created when it is missing; ``<topic>.dagster_ckpt`` beside it holds the position."""
     options: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Further settings of librdkafka, for producers and consumers; ``"env:NAME"`` for secrets."""
+    shared_with: tuple[str, ...] = ()
+    """Other pipelines that write to it with sinks of theirs: their rows are no reason to refuse it."""
 
     @property
     def needs(self) -> tuple[str, str]:

@@ -76,7 +76,14 @@ class Positions:
         if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
             return None
         row = connection.execute(self._mine()).one_or_none()
-        return self._understood(row, refuse_another=False)
+        return None if row is None or self._why_foreign(row) else _position(row)
+
+    def why_foreign(self, connection: Connection) -> str:
+        """Return why this pipeline may not write the table, which another one writes; empty: it may."""
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return ""
+        row = connection.execute(self._mine()).one_or_none()
+        return "" if row is None else self._why_foreign(row)
 
     def lock(self, connection: Connection) -> SinkPosition | None:
         """Return the position, which nobody else changes until the transaction ends.
@@ -85,7 +92,12 @@ class Positions:
         """
         self._create(connection)
         row = connection.execute(self._mine().with_for_update()).one_or_none()
-        return self._understood(row, refuse_another=True)
+        if row is None:
+            return None
+        if why := self._why_foreign(row):
+            raise InvalidRequest(why)
+        self._refuse_sibling(row)
+        return _position(row)
 
     def lock_any(self, connection: Connection) -> SinkPosition | None:
         """Return the table's position, whichever pipeline writes it, and let nobody change it meanwhile."""
@@ -198,19 +210,13 @@ class Positions:
         if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
             self._metadata.create_all(connection)
 
-    def _understood(self, row: Any, *, refuse_another: bool) -> SinkPosition | None:
-        if row is None:
-            return None
-        if row.pipeline not in self._context.pipelines:
-            if refuse_another:
-                raise InvalidRequest(
-                    f"{self._place} is written by pipeline {row.pipeline!r}: give {self._context.pipeline!r} a table "
-                    f"of its own, or, where it was renamed, name the old one (previous_names=[{row.pipeline!r}])"
-                )
-            return None
-        if refuse_another:
-            self._refuse_sibling(row)
-        return _position(row)
+    def _why_foreign(self, row: Any) -> str:
+        if row.pipeline in self._context.pipelines:
+            return ""
+        return (
+            f"{self._place} is written by pipeline {row.pipeline!r}: give {self._context.pipeline!r} a table of its "
+            f"own, or, where it was renamed, name the old one (previous_names=[{row.pipeline!r}])"
+        )
 
     def _refuse_sibling(self, row: Any) -> None:
         """Raise InvalidRequest where another sink of this very attempt has taken the table over.

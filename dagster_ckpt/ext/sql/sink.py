@@ -158,8 +158,10 @@ class SqlSink(StagedSink):
         return is_below(tree, checkpoint, before.head if before is not None else None)
 
     def why_other_rows(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        """Say so where somebody else removed what the table has to show, or changed what would be overwritten."""
-        why = super().why_other_rows(before, cut)
+        """Say so where somebody else removed what the table has to show, or changed what would be overwritten, and
+        where it is another pipeline's.
+        """
+        why = self._why_foreign() if before is None else super().why_other_rows(before, cut)
         if why or cut is None or before is None or before.head is None:
             return why
         with self._database.reading() as connection:
@@ -176,6 +178,10 @@ class SqlSink(StagedSink):
             if not self.keeps_before_images:
                 return ""
             return OthersAtWork(table, tree, self.place).why_not(before.head, cut.snapshot.head)
+
+    def _why_foreign(self) -> str:
+        with self._database.reading() as connection:
+            return self.positions.why_foreign(connection)
 
     def refuse_fork(self, cut: SinkCut) -> None:
         """Raise where this table, or the cut's, does not allow it."""

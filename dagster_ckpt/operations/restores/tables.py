@@ -25,7 +25,7 @@ class TablePlan(StrEnum):
 
 def table_plan(options: RestoreOptions, uid: StageUid) -> TablePlan:
     """Return the plan for the table of a sink in a restore with these options."""
-    if options.fork:
+    if options.fork and uid not in options.keep_rows_of:
         return TablePlan.FORK
     goes = options.roll_back_tables and uid not in options.keep_rows_of
     return TablePlan.ROLL_BACK if goes else TablePlan.KEEP_LATER_ROWS

@@ -78,7 +78,7 @@ def chains_to_begin_with(setup: PipelineSetup, ownership: Ownership) -> OpenedCh
     if loaded is None:
         return chosen_chains(setup)
     record = loaded.record
-    runs_now = record.owner == setup.owner and record.status_epoch == record.epoch
+    runs_now = record.owner == setup.owner and record.started_epoch == record.epoch
     try:
         chains = kept_chains(setup.pipeline.graph, record.chains)
     except InvalidRequest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,6 +32,7 @@ from dagster_ckpt.spark.sink.waiting.aside import (
 )
 from dagster_ckpt.spark.sink.waiting.rules import (
     WAY_OUT_OF_FORK,
+    refuse_left_waiting,
     refuse_other_place,
     way_out_of_refusal,
     without_table,
@@ -218,12 +218,14 @@ class SinksAtStart:
             self.sinks.of(uid).refuse_fork(cut)
 
     def _forks(self, decision: Restore) -> frozenset[StageUid]:
-        """Return the sinks that are given the rows of another pipeline's: a fork that has begun goes back itself."""
+        """Return the sinks that are given another pipeline's rows: neither begun ones, nor those that keep theirs."""
         if decision.purpose is not RestorePurpose.FORK:
             return frozenset()
         is_beginning = decision.origin is Origin.STORE
         return frozenset(
-            uid for uid, _, sink in self.sinks.opened() if not (is_beginning and has_begun(sink))
+            uid
+            for uid, _, sink in self.sinks.opened()
+            if uid not in self.keep_rows_of and not (is_beginning and has_begun(sink))
         )
 
     def _refuse_where_impossible(
@@ -243,7 +245,8 @@ class SinksAtStart:
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
         """Bring each sink to where it begins, those that change together in one step; then tell what was done."""
         for group in self.sinks.groups():
-            done = in_one_step([self.sinks.of(uid) for uid in group], partial(_each, act, group))
+            sinks = [self.sinks.of(uid) for uid in group]
+            done = in_one_step(sinks, lambda group=group: [act(uid) for uid in group])  # type: ignore[misc]
             for uid, tell in zip(group, done, strict=True):
                 tell()
                 sink = self.sinks.of(uid)
@@ -267,6 +270,9 @@ class SinksAtStart:
             return None
         metadata = decision.metadata
         if decision.purpose is RestorePurpose.FORK and uid not in self._forks(decision):
+            if not has_begun(self.sinks.of(uid)):
+                refuse_left_waiting(uid, snapshot)
+                return None
             began = as_fork_began(snapshot, self.sinks.of(uid).place)
             number = CheckpointId(metadata.number_at_sinks)
             return None if began.head is None else SinkCut(snapshot=began, batches=(), checkpoint_id=number)
@@ -368,12 +374,6 @@ class SinksAtStart:
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
 
         return tell
-
-
-def _each(
-    act: Callable[[StageUid], Callable[[], None]], uids: Sequence[StageUid]
-) -> list[Callable[[], None]]:
-    return [act(uid) for uid in uids]
 
 
 def _can_show(sink: Sink, cut: SinkCut) -> bool:

@@ -351,8 +351,8 @@ class Sink(ABC):
         Raises InvalidRequest where this sink cannot, or has other rows already.
         """
         raise InvalidRequest(
-            f"{self.place} cannot begin with the rows of {cut.snapshot.uri}: give the fork a sink that can, or copy "
-            "the rows there and restore with claim_mode 'no_claim'"
+            f"{self.place} cannot begin with the rows of {cut.snapshot.uri}: give the fork a sink that can, or let it "
+            "begin without them, as it is (keep_rows_of)"
         )
 
     def refuse_fork(self, cut: SinkCut) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.committables import PreparedBatch, StagedAs
@@ -179,6 +180,16 @@ def refuse_other_place(uid: str, pipeline: str, batches: Sequence[PreparedBatch]
                 f"sink {uid!r}: rows of batch {batch.batch_id} wait for a checkpoint beside {there}, and the sink "
                 f"writes {place} now: {ways_out(uid, pipeline)}"
             )
+
+
+def refuse_left_waiting(uid: str, snapshot: TableSnapshot) -> None:
+    """Raise InvalidRequest where rows wait at the cut for a fork's sink that begins without the origin's."""
+    if snapshot.prepared:
+        raise InvalidRequest(
+            f"sink {uid!r} is to begin without the rows of {snapshot.uri} (keep_rows_of), and rows wait there for a "
+            "checkpoint, which it would miss: take a savepoint of the idle origin, for which no rows wait, and fork "
+            "from that"
+        )
 
 
 def without_table(uid: str, pipeline: str) -> InvalidRequest:
