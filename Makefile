@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 3
-BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz fuzz_files plan_programs poisoned,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz fuzz_files plan_edits plan_programs poisoned,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 TESTS := scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile
 

@@ -1,6 +1,6 @@
 """Does a plan of an upgrade tell what a restore does? ``python -m benchmarks.plan_verdicts [--pipelines window …]``
 
-Every edit of ``plan_programs`` that finds its text in a pipeline's program makes a changed one. The verdict of
+Every edit of ``plan_edits`` that finds its text in a pipeline's program makes a changed one. The verdict of
 ``dagster-ckpt plan`` on it is compared with an epoch run that restores the old program's checkpoint and processes the
 rest of the rows; and, where that is refused, with one that asks no rule of plans. The truth is a plain query of
 Spark's: the rows that the old program passed on before the cut, and behind it those of the new program as if it had
@@ -15,22 +15,26 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
 from benchmarks.common import median, scratch, show, spark_session
-from benchmarks.plan_programs import EDITS, PROGRAMS, Edit
+from benchmarks.plan_edits import EDITS, Edit
+from benchmarks.plan_programs import PROGRAMS
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
     checkpointed_pipeline,
+    pipeline_from_spark_project,
     run_epoch,
     spark_sink,
     spark_source,
@@ -63,10 +67,14 @@ def write_input(folder: Path, numbers: Sequence[int]) -> None:
             (k, 10 * number + k + 4 * shift, 100 * number + 7 * k, 6 * number + k + shift) for k in range(4)
         ]
         rows += [(k, 11 + k, 900 * number, 6 * number + 5 + shift) for k in range(2)]
+        rows += [(k, 17 * number + k, 350 + 11 * k, 6 * number + k + shift) for k in range(3)]
+        rows += [(k, 41 + k, 10 + k, 15) for k in range(2)] if number == 2 else []
+        rows += [(1, 12, 900, 11 + shift)] if number == 2 else []  # it was there before
         rows += [(2, -number, 50 * number, 6 * number + 2)]
         rows += [(9, 1, 1, 200)] if number == 3 else []
         columns = [list(column) for column in zip(*rows, strict=True)]
         k, v, w, at = columns
+        w[3] = None if number == 1 else w[3]
         table = pa.table(
             {"k": k, "v": v, "w": w, "at": at, "was": [one - 1 for one in at], "p": [number] * len(k)}
         )
@@ -80,14 +88,51 @@ def write_input(folder: Path, numbers: Sequence[int]) -> None:
 # --- programs ---------------------------------------------------------------------------------------------------
 
 
-def declared(text: str, folder: Path) -> CheckpointedPipeline:
+def declared(name: str, text: str, folder: Path, spark: SparkSession) -> CheckpointedPipeline:
     """The pipeline of a program."""
+    if "@dp." in text:
+        return of_project(name, text, folder, spark)
     decorators = (spark_source, spark_stage, spark_sink, checkpointed_pipeline)
     names: dict[str, Any] = {one.__name__: one for one in decorators}
     names |= {"__name__": "program", "f": f, "FOLDER": str(folder)}
     exec(compile(text, "program.py", "exec"), names)
     made: CheckpointedPipeline = names["pipeline"]
     return made
+
+
+def of_project(name: str, text: str, folder: Path, spark: SparkSession) -> CheckpointedPipeline:
+    """The pipeline of a declarative project, which is written into one folder again and again."""
+    root = folder.parent / "project"
+    root.mkdir(exist_ok=True)
+    root.joinpath("spark-pipeline.yml").write_text(
+        f"name: {name}\nstorage: file:///unused\nlibraries:\n  - glob:\n      include: transformations/**\n"
+    )
+    head = f"from pyspark import pipelines as dp\nfrom pyspark.sql import functions as f\nFOLDER = {str(folder)!r}\n"
+    root.joinpath("transformations").mkdir(exist_ok=True)
+    root.joinpath("transformations", "main.py").write_text(head + text)
+    return pipeline_from_spark_project(root, spark=spark)
+
+
+@dataclass
+class PlainTables:
+    """Spark, as a project's functions ask it, where a table that is read is the query that makes it."""
+
+    spark: SparkSession
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def readStream(self) -> PlainTables:  # noqa: N802
+        return self
+
+    def declare(self, function: Any) -> Any:
+        self.made[function.__name__] = function
+        return function
+
+    def table(self, name: str) -> Any:
+        return self.made[name]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.spark.readStream if name == "schema" else self.spark, name)
 
 
 @dataclass
@@ -121,12 +166,16 @@ class PlainQuery:
             "spark_sink": sink,
             "f": f,
             "FOLDER": str(folder),
+            "spark": (tables := PlainTables(spark)),
+            "dp": SimpleNamespace(table=tables.declare),
         }
         names |= {
             "__name__": "program",
             "checkpointed_pipeline": lambda **settings: lambda function: function(),
         }
         exec(compile(text, "program.py", "exec"), names)
+        if tables.made:
+            query.frame = tables.table("out")
         return query
 
     def passed_on(self, place: Path) -> Rows:
@@ -179,8 +228,8 @@ class Trial:
         self.where = CheckpointCoordinatorResource(
             base_dir=str(self.folder / "base"), table_dir=str(self.tables), num_retained=1000
         )
-        self.pipeline = declared(self.text, self.input)
-        end = run_epoch(self.pipeline, coordinator=self.where, spark=self.spark)
+        self.settings = {name: self.spark.conf.get(name) for name in _OF_SESSION}
+        end = run_epoch(self.declared(self.text), coordinator=self.where, spark=self.spark)
         assert end.checkpoint is not None
         self.uri = end.checkpoint.uri
         self.before = PlainQuery.of(self.spark, self.text, self.input).passed_on(self.folder / "before")
@@ -193,20 +242,26 @@ class Trial:
     def tables(self) -> Path:
         return self.folder / "tables"
 
+    def declared(self, text: str) -> CheckpointedPipeline:
+        return declared(self.name, text, self.input, self.spark)
+
     def planned(self, text: str) -> UpgradePlan:
         place = self.folder / f"plan-{next(self.number)}"
         place.mkdir()
-        return plan_upgrade(self.facts, declared(text, self.input), self.spark, place, RestoreOptions())
+        return plan_upgrade(self.facts, self.declared(text), self.spark, place, RestoreOptions())
 
     def restored(self, text: str) -> tuple[str, Counter[str] | None]:
         """Restore the checkpoint and run to the end; return why it failed, or what the table shows."""
+        if not self.before:  # what trials before this one have made there is none of the checkpoint's
+            shutil.rmtree(self.tables / "out", ignore_errors=True)
         try:
-            pipeline = declared(text, self.input)
+            pipeline = self.declared(text)
             run_epoch(pipeline, coordinator=self.where, spark=self.spark, restore={"restore_from": self.uri})
         except Exception as error:
             return str(error).strip().partition("\n")[0] or repr(error), None
-        table = next(stage.table for uid, stage in pipeline.stages.items() if stage.table)
-        return "", shown([dict(row) for row in rows_in(self.tables / table.name)], ())
+        found = [stage.table.name for stage in pipeline.stages.values() if stage.table]
+        name = "out" if "out" in found else found[0]
+        return "", shown([dict(row) for row in rows_in(self.tables / name)], ())
 
     def truth(self, text: str) -> Counter[str]:
         """What the table shows at last where this program has all of the state."""
@@ -220,9 +275,11 @@ class Trial:
 
     def tried(self, edit: Edit) -> dict[str, Any]:
         """The verdict on an edit, and what became of it."""
+        for name, value in self.settings.items():  # an edit may set them
+            self.spark.conf.set(name, value)
         changed = self.text.replace(edit.old, edit.new)
         try:
-            declared(changed, self.input)
+            self.declared(changed)
         except InvalidRequest as error:
             return self._undeclared(edit, str(error))
         began = time.monotonic()
@@ -274,6 +331,7 @@ def _difference(shows: Any, wanted: Any) -> list[str]:
     return [f"missing {gone}", f"more {more}"]
 
 
+_OF_SESSION = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")
 _SMALL_QUERIES = {
     "spark.master": "local[2]",
     "spark.sql.codegen.wholeStage": "false",

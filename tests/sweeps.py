@@ -81,6 +81,10 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
         "test_a_branch_of_any_kind_is_that_of_a_run_from_scratch[shared]",
         "test_the_plan_offers_the_command_that_rebuilds",
     ),
+    "ext/upgrade_plan/test_rebuild_places.py": (
+        "test_at_any_kill_one_of_the_two_serves_in_its_place",
+        "test_it_begins_where_its_start_mode_says",
+    ),
     "ext/quarantine/test_bad_rows.py": ("test_a_function_that_fits_no_row",),
     "ext/spark_pipelines/test_adoption_changed.py": ("test_a_dataset_that_is_removed_after_the_adoption",),
     "ext/spark_pipelines/test_as_published.py": (

@@ -119,7 +119,7 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "files java java_errors quoting stage_report versions worker_start",
+        "files java java_errors quoting stage_report versions worker_start wrapped",
         "directories exchange",
         "cluster snapshot",
         "channel session source",

@@ -10,6 +10,7 @@
 | ``java_errors`` | errors that are not the query's: Java is gone, a reader's process was slow to start |
 | ``java/`` | calls into Spark's Java that PySpark does not publish |
 | ``quoting`` | a name in backticks |
+| ``wrapped`` | methods of PySpark that do something else for a while |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |
 | ``cluster/`` | executors that are not the driver: probed, counted, sent this package |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |

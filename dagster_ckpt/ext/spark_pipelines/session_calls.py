@@ -5,7 +5,7 @@ That runner gives them a session of Spark Connect, in the project's schema, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,25 +14,10 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import Namespace
 from dagster_ckpt.spark.java.sessions import as_active, catalog_of
 from dagster_ckpt.spark.session import session_settings
+from dagster_ckpt.spark.wrapped import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Gets a method, returns what is called in its place."""
-
-
-@contextmanager
-def wrapped(places: Sequence[tuple[type, str, Wrap]]) -> Iterator[None]:
-    """Replace methods, given by class and name, and put them back at the end."""
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in places]
-    for owner, name, wrap in places:
-        setattr(owner, name, wrap(owner.__dict__[name]))
-    try:
-        yield
-    finally:
-        for owner, name, original in before:
-            setattr(owner, name, original)
 
 
 class NotInPipelinesError(Exception):

@@ -10,6 +10,7 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | ``verdicts`` | the values of a plan, and the verdict on the whole |
 | ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
 | ``command`` | ``dagster-ckpt plan`` |
+| ``start_modes`` | where the sources of what is rebuilt begin |
 | ``branch`` | what is rebuilt with a sink, and why it cannot be |
 | ``rebuild`` | a branch that catches up, and takes over |
 | ``joined`` | the savepoint in which it has |

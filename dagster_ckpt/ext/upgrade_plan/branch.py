@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid, pipeline_id
 from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ext.upgrade_plan.start_modes import StartMode
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
 from dagster_ckpt.spark.plan.functions import UNREADABLE, digest_of
 from dagster_ckpt.spark.plan.sources import options_said, relations
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 REBUILT = ".rebuilt"
 """Folder below the pipeline's tables in which a branch has its own until it takes over."""
-_KEEPS_NOTHING = ("rate", "socket")
-_BEGINS = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +37,7 @@ class Branch:
     pipeline: CheckpointedPipeline
     folder: Path
     """Where its table is; another one for other code."""
+    start_mode: StartMode
 
     @property
     def has_begun(self) -> bool:
@@ -45,9 +45,9 @@ class Branch:
         return self.folder.exists()
 
 
-def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path) -> Branch:
+def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path, start_mode: StartMode) -> Branch:
     """Return the branch that ends in a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone."""
-    authored = pipeline.authored
+    authored = _begun(pipeline.authored, start_mode)
     stage = authored.stages.get(StageUid(uid))
     if stage is None:
         raise NotFound(
@@ -73,7 +73,16 @@ def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path) -> Bran
         after_publish=(),
         forked_from=None,
     )
-    return Branch(uid=stage.uid, members=members, pipeline=alone, folder=folder)
+    return Branch(uid=stage.uid, members=members, pipeline=alone, folder=folder, start_mode=start_mode)
+
+
+def _begun(pipeline: CheckpointedPipeline, start_mode: StartMode) -> CheckpointedPipeline:
+    """Return the pipeline with sources that begin in a start mode."""
+    stages = {
+        uid: stage if pipeline.upstream[uid] else replace(stage, fn=start_mode.begun(stage.fn))
+        for uid, stage in pipeline.stages.items()
+    }
+    return replace(pipeline, stages=stages)
 
 
 def why_not_alone(pipeline: CheckpointedPipeline, uid: StageUid) -> Iterator[str]:
@@ -123,25 +132,11 @@ def refuse_ahead(
         frames[uid] = call_stage(stage, spark, [frames[one] for one in inputs], arguments(uid))
         if not inputs:
             for relation in relations(frames[uid]):
-                _refuse_lost(branch, uid, relation)
+                said = {name.lower(): value for name, value in options_said(relation).items()}
+                branch.start_mode.refuse(uid, str(relation.sourceName()).lower(), said)
     rows = PreparedBatch(batch_id=0, epoch=1, files=(), row_schema=frames[branch.uid].schema.json())
     sink.check(frames[branch.uid])
     sink.refuse_unfit([rows])
-
-
-def _refuse_lost(branch: Branch, uid: StageUid, relation: Any) -> None:
-    name = str(relation.sourceName()).lower()
-    if name.startswith(_KEEPS_NOTHING):
-        raise InvalidRequest(
-            f"{uid!r} reads {name}, which keeps no rows: what was read is gone, and {branch.uid!r} cannot be rebuilt "
-            "of it. Give it a new uid, and it begins empty"
-        )
-    said = {option.lower() for option in options_said(relation)}
-    if name == "kafka" and not said.intersection(_BEGINS):
-        raise InvalidRequest(
-            f"{uid!r} does not say where it begins to read its topics, and Spark begins at their end: give its reader "
-            "startingOffsets 'earliest' (or 'latest', or a startingTimestamp), which only a query's first batch reads"
-        )
 
 
 def _digest_of(pipeline: CheckpointedPipeline, members: Sequence[StageUid]) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,9 +19,6 @@ from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
-
-if TYPE_CHECKING:
-    pass
 
 
 def headline(plan: UpgradePlan) -> str:
@@ -43,11 +39,9 @@ def as_markdown(plan: UpgradePlan) -> str:
     """Return the plan as GitHub's Markdown."""
     lines = [f"**{headline(plan)}**", ""]
     lines += [f"* refused: {_cell(why)}" for why in plan.refusals]
-    lines += ["", *_table(("stage", "verdict", "why"), _stages(plan))]
-    if plan.sources:
-        lines += ["", *_table(("stage", "source", "reads on"), _sources(plan))]
-    if plan.sinks:
-        lines += ["", *_table(("stage", "table", "becomes"), _sinks(plan))]
+    for _, heads, rows in _tables(plan):
+        lines += ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -56,33 +50,24 @@ def show(output: Output, plan: UpgradePlan) -> None:
     output.say(headline(plan))
     for why in plan.refusals:
         output.say(f"  refused: {why}")
-    output.table("stages", ("stage", "verdict"), [(uid, verdict) for uid, verdict, _ in _stages(plan)])
     for stage in plan.stages:
         for why in stage.why:
             output.say(f"  {stage.uid}: {why}")
+    for title, heads, rows in _tables(plan):
+        shown = 2 if title == "stages" else 3
+        output.table(title, heads[:shown], [row[:shown] for row in rows])
+
+
+def _tables(plan: UpgradePlan) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Yield title, heads and rows of each table of a plan."""
+    stages = [(stage.uid, stage.verdict.value, "; ".join(stage.why)) for stage in plan.stages]
+    yield "stages", ("stage", "verdict", "why"), list(stages)
     if plan.sources:
-        output.table("sources", ("stage", "source", "reads on"), list(_sources(plan)))
+        sources = [(source.stage, source.source, source.reads_on) for source in plan.sources]
+        yield "sources", ("stage", "source", "reads on"), list(sources)
     if plan.sinks:
-        output.table("sinks", ("stage", "table", "becomes"), list(_sinks(plan)))
-
-
-def _stages(plan: UpgradePlan) -> Iterator[tuple[str, str, str]]:
-    return ((stage.uid, stage.verdict.value, "; ".join(stage.why)) for stage in plan.stages)
-
-
-def _sources(plan: UpgradePlan) -> Iterator[tuple[str, str, str]]:
-    return ((source.stage, source.source, source.reads_on) for source in plan.sources)
-
-
-def _sinks(plan: UpgradePlan) -> Iterator[tuple[str, str, str]]:
-    return ((sink.stage, sink.table, sink.becomes) for sink in plan.sinks)
-
-
-def _table(heads: Sequence[str], rows: Iterator[tuple[str, str, str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(map(_cell, row))} |"
+        sinks = [(sink.stage, sink.table, sink.becomes) for sink in plan.sinks]
+        yield "sinks", ("stage", "table", "becomes"), list(sinks)
 
 
 def _cell(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import (
     CheckpointKind,
@@ -18,17 +18,15 @@ from dagster_ckpt.core.model import (
     StageSnapshot,
     TableSnapshot,
 )
-from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.branch import Branch
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.snapshots.export import SnapshotCopy
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.spark.directories import PREPARED
-from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
+from dagster_ckpt.spark.directories import PREPARED, SINK_FOLDER
+from dagster_ckpt.spark.sink.committables import PreparedBatch, committable_paths, read_committables
 from dagster_ckpt.spark.sink.phases import preparing
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class JoinedSavepoint:
     """As its code is now."""
     branch: Branch
     sink: Sink
-    """The pipeline's, whose rows are exchanged."""
+    """The pipeline's, whose rows are exchanged: opened as one that each batch replaces whole."""
     own: Sink
     """The branch's, which has them."""
     spark: SparkSession
@@ -75,15 +73,16 @@ class JoinedSavepoint:
         """Write the files, and the metadata last."""
         replaced = self._replaced()
         kept = [stage for stage in self.old.metadata.stages if stage.uid not in replaced]
-        rebuilt, waiting = self._rebuilt(scratch)
+        rebuilt, staged = self._rebuilt(scratch)
         self.step("copying the others' state")
         stages: list[StageSnapshot] = []
         for source, given in ((self.old, map(self._as_shown, kept)), (self.new, rebuilt)):
             copy = SnapshotCopy(source=source, target=self.target, folder=self.folder, parallelism=8)
             copy.written = self._written
             for stage, entries in given:
-                mine = [waiting] if waiting is not None and stage.uid == self.branch.uid else []
-                stages.append(copy.stage(stage, [*entries, *mine]))
+                mine = staged if stage.uid == self.branch.uid else {}
+                new = [self._added(copy, path, file) for path, file in mine.items()]
+                stages.append(copy.stage(stage, entries, new))
         metadata = self._metadata(tuple(stages), replaced)
         self.step("completing the savepoint")
         copy.create(paths.metadata(self.folder), encode_metadata(metadata))
@@ -129,42 +128,62 @@ class JoinedSavepoint:
 
     def _rebuilt(
         self, scratch: Path
-    ) -> tuple[Sequence[tuple[StageSnapshot, list[FileEntry]]], FileEntry | None]:
-        """Return the branch's stages, and the committable of the sink's rows; None: it has none."""
-        uid = self.branch.uid
+    ) -> tuple[Sequence[tuple[StageSnapshot, list[FileEntry]]], dict[str, Path]]:
+        """Return the branch's stages, and the files with the sink's rows by their path in the stage's directory."""
+        uid, sink = self.branch.uid, self.sink
         last = self.new.metadata.stage(uid)
         assert last is not None
         batches = self._staged(last, scratch)
-        sink = self.sink
+        numbers = tuple(batch.batch_id for batch in batches)
         table = TableSnapshot(
-            uri=sink.place, prepared=tuple(batch.batch_id for batch in batches), sink=sink.kind
+            uri=sink.place, head=self._shown() if batches else None, prepared=numbers, sink=sink.kind
         )
         self._refuse_impossible(sink, table, batches)
         stages = []
         for stage in self.new.metadata.stages:
             update = {"table": table} if stage.uid == uid else {}
             stages.append((stage.model_copy(update=update), _without(self.new.entries(stage), "sink/")))
-        return stages, next((_committable(scratch, batch, self.number) for batch in batches), None)
+        staged = {str(path.relative_to(scratch)): path for path in committable_paths(scratch, numbers)}
+        return stages, staged | {
+            f"{SINK_FOLDER}/{name}": file for name, file in sink.only_here(batches).items()
+        }
+
+    def _added(self, copy: SnapshotCopy, path: str, file: Path) -> FileEntry:
+        """Store a file that neither snapshot has."""
+        key = paths.exclusive_file(self.folder, self.branch.uid, path)
+        digest = copy.create(key, file)
+        return FileEntry(
+            path=path,
+            size=digest.size,
+            checksum=digest.checksum,
+            kind=FileKind.COMMITTABLE if path.startswith(PREPARED) else FileKind.STAGED_ROWS,
+            first_checkpoint=self.number,
+            key=key.removeprefix(f"{self.folder}/"),
+        )
+
+    def _shown(self) -> CheckpointId | None:
+        """Return the checkpoint whose rows the sink shows: the rebuilt ones are put in their place."""
+        position = self.sink.position()
+        return None if position is None or position.head is None else CheckpointId(position.head)
 
     def _staged(self, last: StageSnapshot, scratch: Path) -> list[PreparedBatch]:
-        """Stage the branch's rows for the pipeline's table, as one batch that nobody sees."""
-        stage, sink = self.pipeline.stages[self.branch.uid], self.sink
+        """Stage the branch's rows for the pipeline's table, as one batch that nobody sees and that replaces all."""
         if last.batch_id is None or last.table is None:
             return []
         if last.table.set_aside:
             raise InvalidRequest(
-                f"the table of the branch could not show all rows: begin {stage.uid!r} again"
+                f"the table of the branch could not show all rows: begin {self.branch.uid!r} again"
             )
         cut = cut_of(self.new, last, last.table)
-        if cut.snapshot.head is None and not cut.batches:
+        if cut.snapshot.head is not None or cut.batches:
+            rows = self.own.rows(cut).to_spark(self.spark)
+        elif self._shown() is not None:
+            rows = self.sink.rows().to_spark(self.spark).limit(0)
+        else:
             return []
-        rows = self.own.rows(cut).to_spark(self.spark)
-        prepare = preparing(sink, scratch, staged_as=SinkNow.of(stage, sink).staged_as)
-        number = BatchId(last.batch_id)
-        prepare(rows, number)
-        found = [int(path.stem) for path in (scratch / PREPARED).glob("*.json")]
-        batches = read_committables(scratch, found)
-        sink.flush(batches)
+        preparing(self.sink, scratch)(rows, last.batch_id)
+        batches = read_committables(scratch, [last.batch_id])
+        self.sink.flush(batches)
         return batches
 
     def _refuse_impossible(self, sink: Sink, table: TableSnapshot, batches: Sequence[PreparedBatch]) -> None:
@@ -175,9 +194,8 @@ class JoinedSavepoint:
             checkpoint_id=self.number,
             lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
         )
-        sink.refuse_unfit(batches)
-        if sink.only_here(batches):
-            raise InvalidRequest(f"rows for {sink.place} are staged on this machine alone: fork the pipeline")
+        if batches:
+            sink.refuse_unfit(batches)
         if why := sink.cannot_roll_back(cut):
             raise InvalidRequest(f"{sink.place} cannot show the rebuilt rows: {why}. Nothing was changed")
 
@@ -200,19 +218,3 @@ class JoinedSavepoint:
 
 def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:
     return [entry for entry in entries if not entry.path.startswith(folder)]
-
-
-def _committable(stage_dir: Path, batch: PreparedBatch, number: CheckpointId) -> FileEntry:
-    """Return the file of a committable, as a manifest has it."""
-    path = f"{PREPARED}/{batch.batch_id}.json"
-    content = (stage_dir / path).read_bytes()
-    digest = digest_bytes(content)
-    return FileEntry(
-        path=path,
-        size=digest.size,
-        checksum=digest.checksum,
-        kind=FileKind.COMMITTABLE,
-        first_checkpoint=number,
-        key=None,
-        inline=content,
-    )

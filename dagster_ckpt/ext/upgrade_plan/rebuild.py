@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import At
+from dagster_ckpt.dagster.runs.turn import request_from_running_stream
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.branch import Branch, branch_of, refuse_ahead
 from dagster_ckpt.ext.upgrade_plan.joined import JoinedSavepoint
+from dagster_ckpt.ext.upgrade_plan.start_modes import StartMode
 from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.open_sink import open_sink
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
@@ -64,6 +68,8 @@ class Rebuilding:
     given: Mapping[str, Any] = field(default_factory=dict)
     """``settings``, ``stages``, ``resources`` as ``run_epoch`` takes them."""
     allow_non_restored_state: bool = False
+    stops_stream: bool = False
+    """A stream that runs the pipeline is stopped with a savepoint when the branch has caught up."""
     step: Callable[[str], None] = lambda name: None
     """Told of each step before it is done."""
 
@@ -75,10 +81,14 @@ class Rebuilding:
         *,
         coordinator: CheckpointCoordinatorResource,
         spark: SparkSession,
+        start_mode: str = "",
         **more: Any,
     ) -> Rebuilding:
-        """Return the rebuilding of a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone."""
-        branch = branch_of(pipeline, uid, coordinator.resolved_table_dir(pipeline))
+        """Return the rebuilding of a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone.
+
+        ``start_mode``: ``from-beginning``, ``from-now`` or a moment; empty: its sources begin as their code says.
+        """
+        branch = branch_of(pipeline, uid, coordinator.resolved_table_dir(pipeline), StartMode.of(start_mode))
         made = cls(pipeline=pipeline, branch=branch, coordinator=coordinator, spark=spark, **more)
         if why := made._sink().never_rolls_back:
             raise InvalidRequest(
@@ -124,10 +134,18 @@ class Rebuilding:
 
     def take_over(self) -> EpochEnd:
         """Run the pipeline's next epoch, in its turn, from its newest checkpoint with the branch's state in it."""
+        if self.stops_stream:
+            self.step("stopping the stream")
+            stop = CheckpointRequest(kind=CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+            deployment = self._deployment
+            request_from_running_stream(
+                deployment.store, self.pipeline.name, stop, open_storage=deployment.open_storage
+            )
         self.step("waiting for the pipeline's turn")
         with hosted(self.pipeline, coordinator=self.coordinator, spark=self.spark, **self.given) as host:
             same = {one.name: getattr(host, one.name) for one in fields(Host)}
-            return host_epoch(_TakingOver(**same, rebuilding=self), turn_of(host))
+            turn = replace(turn_of(host), say=self.step)
+            return host_epoch(_TakingOver(**same, rebuilding=self), turn)
 
     def _forget_branch(self) -> None:
         """Remove what the branch has left, which would say that a rebuilding is gone on with."""
@@ -168,11 +186,11 @@ class Rebuilding:
         found = SimpleNamespace(**self.given.get("resources", {}))
         return stage_arguments(self.branch.pipeline, self._configured, found)[uid]
 
-    def _sink(self) -> Sink:
-        """Return the sink that is rebuilt, opened as the pipeline's newest attempt has it."""
+    def _sink(self, **of_stage: Any) -> Sink:
+        """Return the sink that is rebuilt, opened as the pipeline's newest attempt has it but for ``of_stage``."""
         record = load_record(self._deployment.store, self.pipeline.name)
         return opening.open_sink(
-            self.pipeline.stages[self.branch.uid],
+            replace(self.pipeline.stages[self.branch.uid], **of_stage),
             self.pipeline.name,
             previous_pipelines=self.pipeline.previous_names,
             table_dir=self.coordinator.resolved_table_dir(self.pipeline),
@@ -203,7 +221,7 @@ class Rebuilding:
             made = JoinedSavepoint(
                 pipeline=self.pipeline,
                 branch=self.branch,
-                sink=self._sink(),
+                sink=self._sink(output_mode="complete"),
                 own=open_sink(self.branch.pipeline, self.branch.uid, self._own),
                 spark=self.spark,
                 shows=self._shows,

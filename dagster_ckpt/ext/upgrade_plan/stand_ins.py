@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import parsed_schema
+from dagster_ckpt.spark.wrapped import FILES, options_asked, readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_FILES = ("csv", "json", "orc", "parquet", "text")
-_NOTE = "_dagster_ckpt_asked"
 _TOPICS = ("subscribe", "subscribePattern", "assign")
 
 
@@ -44,27 +42,13 @@ class StandIns:
         """Return the names of a plan's sources, those of what is stood in for in place of stand-ins."""
         return [self.names.get(name, name) for name in sources]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """Have every reader of streams in this process fall back on stand-ins."""
-        from pyspark.sql.streaming.readwriter import DataStreamReader
-
-        kept = {name: getattr(DataStreamReader, name) for name in ("format", "option", "options", "schema")}
-        loads = {name: getattr(DataStreamReader, name) for name in ("load", *_FILES)}
-        try:
-            for name, method in kept.items():
-                setattr(DataStreamReader, name, _noting(name, method))
-            for name, method in loads.items():
-                setattr(DataStreamReader, name, self._falling_back(name, method))
-            yield
-        finally:
-            for name, method in (kept | loads).items():
-                setattr(DataStreamReader, name, method)
+        return readers(self._falling_back)
 
     def _falling_back(self, name: str, load: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-        @functools.wraps(load)
         def loaded(reader: Any, path: Any = None, *rest: Any, **options: Any) -> DataFrame:
-            asked = _asked(reader)
+            asked = options_asked(reader)
             if name != "load":
                 asked["format"] = name
             asked |= {key: value for key, value in options.items() if value is not None}
@@ -94,33 +78,10 @@ class StandIns:
         return made
 
 
-def _noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def noted(reader: Any, *given: Any, **options: Any) -> Any:
-        asked = _asked(reader)
-        if name == "option":
-            asked[str(given[0] if given else options["key"])] = (
-                given[1] if len(given) > 1 else options["value"]
-            )
-        elif name == "options":
-            asked.update(options)
-        else:
-            asked[name] = given[0] if given else next(iter(options.values()))
-        return method(reader, *given, **options)
-
-    return noted
-
-
-def _asked(reader: Any) -> dict[str, Any]:
-    """Return the options that a reader was given so far."""
-    asked: dict[str, Any] = vars(reader).setdefault(_NOTE, {})
-    return asked
-
-
 def _name_of(asked: Mapping[str, Any]) -> str:
     """Return the name that plans have of a source."""
     kind = str(asked.get("format", ""))
-    if kind in _FILES or (not kind and "path" in asked):
+    if kind in FILES or (not kind and "path" in asked):
         return f"FileSource[{asked.get('path', '')}]"
     topics = next((asked[option] for option in _TOPICS if option in asked), "")
     return f"{kind}[{topics}]" if kind == "kafka" else kind

@@ -13,6 +13,13 @@ from dagster_ckpt.errors import InvalidRequest
 @command("upgrade", short_help="rebuild one stage beside the running pipeline")
 @click.argument("pipeline", shell_complete=pipelines_known)
 @click.option("--rebuild", "uid", required=True, metavar="UID", help="Sink that is rebuilt from its input.")
+@click.option(
+    "--start-mode",
+    default="",
+    metavar="MODE",
+    help="Where topics begin: from-beginning, from-now, or a moment (2026-11-28T06:00Z); default: as the code says.",
+)
+@click.option("--stop-stream", is_flag=True, help="Stop a running stream, once it has caught up.")
 @click.option("--again", is_flag=True, help="Begin empty, whatever an earlier try has done.")
 @click.option("--allow-non-restored-state", is_flag=True, help="Drop state of stages that are gone.")
 @code_options
@@ -21,6 +28,8 @@ def upgrade(
     *,
     pipeline: str,
     uid: str,
+    start_mode: str,
+    stop_stream: bool,
     again: bool,
     allow_non_restored_state: bool,
     code: CodeOptions,
@@ -44,6 +53,8 @@ def upgrade(
             uid,
             coordinator=getattr(found, COORDINATOR_KEY),
             spark=getattr(found, SPARK_KEY).session,
+            start_mode=start_mode,
+            stops_stream=stop_stream,
             given={"resources": {key: getattr(found, key) for key in keys}},
             allow_non_restored_state=allow_non_restored_state,
             step=lambda step: work.output.say(f"{uid}: {step}"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -158,8 +158,10 @@ class SnapshotCopy:
     written: list[str] = field(default_factory=list)
     meter: Meter = field(default_factory=lambda: Meter(0, silent))
 
-    def stage(self, snapshot: StageSnapshot, entries: list[FileEntry]) -> StageSnapshot:
-        """Copy one stage's files, then its file list."""
+    def stage(
+        self, snapshot: StageSnapshot, entries: list[FileEntry], new: Sequence[FileEntry] = ()
+    ) -> StageSnapshot:
+        """Copy one stage's files, then its file list; ``new``: files that are there and belong to it as well."""
         if snapshot.manifest is None:
             return snapshot
         uid = StageUid(snapshot.uid)
@@ -172,7 +174,7 @@ class SnapshotCopy:
                 self.meter.add(entry.size, f"{uid}/{entry.path}")
 
             run_in_parallel(bring, list(enumerate(entries)), parallelism=self.parallelism)
-        content = encode_manifest([entry for entry in copied if entry is not None])
+        content = encode_manifest([*(entry for entry in copied if entry is not None), *new])
         key = paths.manifest(self.folder, uid)
         digest = self.create(key, content)
         manifest = ObjectRef(key=self._relative(key), size=digest.size, checksum=digest.checksum)

@@ -34,6 +34,7 @@ from dagster_ckpt.spark.plan.refusals import (
     random_keys,
     refuse_counted_changes,
     refuse_lost_watermark,
+    refuse_mode,
 )
 from dagster_ckpt.spark.plan.rules import check_plan
 from dagster_ckpt.spark.plan.sources import refuse_clean_source
@@ -188,6 +189,7 @@ class StageQuery:
             with session_settings(spark, self._settings):
                 own = self._own_objects()
                 frame = self._output(spark, own)
+                refuse_mode(self.pipeline.title(self.uid), frame, self.stage.output_mode)
                 self._batch_writer(frame, own)
                 return frame
         except Exception as error:

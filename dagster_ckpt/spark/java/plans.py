@@ -24,6 +24,15 @@ def optimized_plan(frame: DataFrame) -> Any:
     return _state(frame.sparkSession).optimizer().execute(analyzed_plan(frame))
 
 
+def refuse_unsupported(frame: DataFrame, output_mode: str) -> None:
+    """Raise what Spark does at the start of a query that no mode like this has (``checkForStreaming``, since 2.0)."""
+    jvm: Any = frame.sparkSession._jvm
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.capitalize())()
+    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+        analyzed_plan(frame), mode
+    )
+
+
 def streams_read(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     """Return kind and options of each stream that a DataFrame reads (``StreamingRelation``, since 2.0).
 

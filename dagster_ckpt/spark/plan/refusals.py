@@ -15,6 +15,8 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import FORMAT, MEANT_FOR_READERS, WATERMARK
 from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.java.plans import refuse_unsupported
+from dagster_ckpt.spark.plan.errors import is_no_aggregation
 from dagster_ckpt.spark.plan.operators import operators_in, watermarks_in, with_state
 from dagster_ckpt.spark.plan.sources import sources_in
 from dagster_ckpt.spark.plan.tree import (
@@ -65,6 +67,20 @@ _DECIDES = ("Deduplicate", "Distinct", "FlatMapGroups", "TransformWithState")
 """Operators behind which rows are new: of changed ones they let the first through, or the user's function decides."""
 _DECIDES_IN_PLANS = ("dropDuplicates", "distinct", *_DECIDES)
 """The same as written plans have them."""
+
+
+def refuse_mode(title: str, frame: DataFrame, output_mode: str) -> None:
+    """Raise InvalidRequest for a query that Spark does not start in an output mode, before it is started."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        refuse_unsupported(frame, output_mode)
+    except AnalysisException as error:
+        if is_no_aggregation(str(error)):  # its sentence has the ways out
+            raise
+        raise InvalidRequest(f"{title}: {str(error).strip().partition(chr(10))[0]}") from error
+    except Exception:  # Spark does not show its plan (Connect): the start tells
+        return
 
 
 def refuse_counted_changes(

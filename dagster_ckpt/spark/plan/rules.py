@@ -128,10 +128,17 @@ def _chain(before: PlanFacts, now: PlanFacts) -> str:
 
 
 def _operators(before: PlanFacts, now: PlanFacts) -> str:
-    if before.operators == now.operators:
+    if before.operators == now.operators or _differ_in_what_nobody_asks(before, now):
         return ""
     old, new = _different(before.operators, now.operators)
     return f"it was made by {old or 'no operator'}, the stage has {new or 'no operator'} now"
+
+
+def _differ_in_what_nobody_asks(before: PlanFacts, now: PlanFacts) -> bool:
+    """Tell whether operators differ in aggregates alone, and only in those that nothing behind the groups asks for."""
+    was, are = ([one.partition(".agg(")[0] for one in facts.operators] for facts in (before, now))
+    is_known = before.aggregates is not None and now.aggregates is not None
+    return was == are and is_known and not _aggregates(before, now)
 
 
 def _branches(before: PlanFacts, now: PlanFacts) -> str:
