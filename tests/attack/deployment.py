@@ -14,6 +14,7 @@ from typing import Any
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -23,6 +24,7 @@ from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.runtime.attempt_setup import Ownership
+from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.mark import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
@@ -115,6 +117,22 @@ class Deployment:
         found = {"rows": rows_of(self.defined.kind or self.kind, self.root / "tables" / self.defined.place)}
         found["newest"] = rows_of(self.kind, self.root / "tables" / self.defined.place_by_key)
         return found
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        """What the store knows of the pipeline."""
+        store = SqlCoordinatorStore(f"sqlite:///{self.store_file}")
+        try:
+            found = RecordStore(store).record(self.pipeline.name)
+        finally:
+            store.close()
+        assert found is not None
+        return found
+
+    @property
+    def owes(self) -> bool:
+        """A checkpoint is complete that not every table shows yet."""
+        return self.record.latest_completed != self.record.shown_id
 
     def choose(self, *_: Any) -> tuple[Chain, ...]:
         """Return the chains of a pipeline that begins."""

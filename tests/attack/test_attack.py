@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 
 from dagster_ckpt.core.metadata_text import decode_metadata
@@ -20,7 +23,8 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
 from dagster_ckpt.spark.sink.versioned.engine import Engine
-from tests.attack.deployment import Deployment, Lines, PlayedGateway, dying_after
+from tests.attack.definition import AS_BEGUN
+from tests.attack.deployment import Deployment, Lines, PlayedGateway, RunFailed, dying_after
 from tests.attack.judge import FINDINGS
 from tests.attack.outsides import Kind, waiting
 from tests.attack.parts import ON_STAGED, Action, Attack
@@ -76,6 +80,20 @@ def test_the_played_pipeline_is_exact_however_its_runs_end(tmp_path: Path) -> No
         arrived += 20
         deployment.epoch(f"after-{steps}", arrived)
         assert deployment.tables == deployment.truth(arrived)
+
+
+REFUSED_BY = [
+    (["ALTER TABLE newest ADD CONSTRAINT small CHECK (v < 7)"], "ALTER TABLE newest DROP CONSTRAINT small"),
+    (
+        [
+            "CREATE TABLE allowed (v BIGINT PRIMARY KEY)",
+            "INSERT INTO allowed SELECT v FROM newest",
+            "ALTER TABLE newest ADD CONSTRAINT known FOREIGN KEY (v) REFERENCES allowed (v)",
+        ],
+        "ALTER TABLE newest DROP CONSTRAINT known",
+    ),
+]
+"""Statements by which a table refuses rows that only it can judge, and the one that mends it."""
 
 
 def read_metadata(folder: str) -> CheckpointMetadata:
@@ -167,6 +185,32 @@ def test_a_table_of_postgres_is_as_exact_when_it_is_changed_after_a_kill(
         found = list(changed_after_kill(tmp_path, Kind.SQL, at, shape))
     assert not [str(trial) for trial in found if trial.findings]
     assert len({trial.first for trial in found}) > 1, "some changes go on, and some are refused"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [Kind.OWN, Kind.ICEBERG, Kind.SQL, Kind.KAFKA])
+@pytest.mark.parametrize(("refuse", "mend"), REFUSED_BY, ids=["check", "foreign key"])
+def test_a_table_of_postgres_that_refuses_its_rows_holds_up_the_moment_of_all_and_nothing_else(
+    tmp_path: Path, postgres_url: str, kind: Kind, refuse: Sequence[LiteralString], mend: LiteralString
+) -> None:
+    """The newest checkpoint that all show stays, and can be restored; what was refused is mended, or set aside."""
+    with in_postgres(postgres_url), psycopg.connect(postgres_url, autocommit=True) as database:
+        ours = Deployment(tmp_path / "ours", kind=Kind.SQL, defined=replace(AS_BEGUN, kind=kind))
+        ours.epoch("first", 3)
+        ours.epoch("second", 7)
+        for statement in refuse:
+            database.execute(statement)
+        for owner, arrived in (("refused", 12), ("again", 14)):
+            with pytest.raises(RunFailed, match=r"newest -f CODE\.py --yes"):
+                ours.epoch(owner, arrived)
+            assert (ours.record.shown_id, ours.tables["newest"]) == (2, ours.truth(7)["newest"])
+        shown = next(one for one in ours.snapshots() if one.endswith("chk-2"))
+        database.execute(mend)
+        if kind is not Kind.KAFKA:
+            ours.epoch("back", 15, restore_from=shown)
+        ours.epoch("mended", 17)
+        assert ours.tables == ours.truth(17)
+        assert ours.record.shown_id == int(ours.snapshots()[-1].rpartition("-")[2])
 
 
 def test_a_restore_that_one_table_refuses_leaves_the_others_as_they_were(ours: Deployment) -> None:

@@ -66,8 +66,6 @@ class History:
     dice: random.Random = field(init=False)
     copies: list[Path] = field(default_factory=list)
     arrived: int = 0
-    promised: int = 0
-    """Rows of a checkpoint that was complete when its run died: the next run shows them, whatever it refuses then."""
     runs: int = 0
 
     def __post_init__(self) -> None:
@@ -114,7 +112,6 @@ class History:
             else:
                 self.ours.epoch("killed", self.arrived, step=dying_at(at))
         except Killed:
-            self.promised = 0 if at == IN_A_BATCH else self.arrived
             self.head = self.ours.copy_to(self.folder / "copies" / "killed")
         else:
             raise AssertionError(f"no process died at {at}")

@@ -142,7 +142,7 @@ def why_another_history(
     return (
         f"{place} shows rows of another history ({min(others)}) than the snapshot: its checkpoints have the same "
         "numbers, and other rows. Give the place that belongs to the snapshot, or begin without state (restore_from: "
-        "none)"
+        "none); where it was always this place, the coordinator store or the checkpoint storage is another deployment's"
     )
 
 
