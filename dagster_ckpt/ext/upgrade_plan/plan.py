@@ -217,6 +217,9 @@ class _Planner:
             return
         folder = self.attempt.root
         sink = open_sink(stage, self.pipeline.name, table_dir=folder, work_dir=folder)
+        for name in (name for name in stage.table.key if name not in frame.columns):
+            why = f"the rows have no column {name}: there are {', '.join(frame.columns)}"
+            found.setdefault(StageVerdict.REFUSED, []).append(why)
         if why := _other_place(uid, match.snapshot.table, sink.place, folder):
             found.setdefault(StageVerdict.REFUSED, []).append(why)
         now = SinkNow.of(stage, sink, frame.schema.json())

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.spark.java.plans import analyzed_plan, nodes_of, optimized_plan
-from dagster_ckpt.spark.plan.tree import EQUAL, Tree, column_id, expression, is_streaming, kind_of, walk
+from dagster_ckpt.spark.plan.tree import (
+    EQUAL,
+    Tree,
+    column_id,
+    expression,
+    is_streaming,
+    kind_of,
+    simple,
+    walk,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,10 +58,17 @@ def state_columns(frame: DataFrame, plan: Tree) -> list[str] | None:
         return None
 
 
-def types_of(made_of: Iterable[Tree]) -> list[str]:
+def types_of(made_of: Sequence[Tree]) -> list[str]:
     """Return the columns in the nodes that state is made of, each with its type, sorted."""
     found = (column for node in made_of for column in _columns_in(list(node.values())))
-    return sorted({f"{column['name']} {json.dumps(column['dataType'])}" for column in found})
+    ends = {'timeoutTimestamp "long"' for node in made_of if _has_timeout(node)}
+    return sorted(ends | {f"{column['name']} {json.dumps(column['dataType'])}" for column in found})
+
+
+def _has_timeout(node: Tree) -> bool:
+    """Tell whether Spark keeps with each group when its state ends."""
+    chosen = node.get("timeout") if kind_of(node) == "FlatMapGroupsInPandasWithState" else None
+    return isinstance(chosen, dict) and simple(str(chosen.get("object", ""))) != "NoTimeout"
 
 
 def _columns_in(value: Any) -> Iterator[Tree]:

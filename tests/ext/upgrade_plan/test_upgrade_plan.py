@@ -139,6 +139,12 @@ CHANGES: dict[str, tuple[dict[str, Any], str, StageVerdict, str]] = {
         StageVerdict.REFUSED,
         "chain were read by orders",
     ),
+    "rows without their key": (
+        {"count": lambda rows: summed(rows).select("amount")},
+        "totals",
+        StageVerdict.REFUSED,
+        "no column customer",
+    ),
     "another output mode": ({"sink": {"output_mode": "complete"}}, "totals", StageVerdict.GOES_ON, ""),
     "more partitions": (
         {"sink": {"partitions": 5}},
@@ -171,6 +177,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, StageVerdict, str]] = {
 
 
 RUN_TOO = (
+    "rows without their key",
     "another aggregate",
     "another group",
     "another key",
