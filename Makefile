@@ -9,11 +9,11 @@ MAKEFLAGS += --no-print-directory
 
 ARGS ?=
 PROCESSES ?= 3
-BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz fuzz_files plan_edits plan_programs poisoned,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCH ?= $(filter-out __init__ common streaming_common soak soak_common soak_cluster attack fuzz simulate fuzz_files plan_edits plan_programs poisoned,$(basename $(notdir $(wildcard benchmarks/*.py))))
 RUN := scripts/run
 TESTS := scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile
 
-.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz fuzz-files specs clean
+.PHONY: help setup demo examples dev quick change test nightly mutants platforms lowest versions lint types format reference docs wheel ci bench compare soak attack fuzz sim fuzz-files specs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,7 +53,7 @@ nightly: ## Run the tests with what `make test` leaves out: every point of every
 	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
 	@SWEEP=all scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile -m 'not platform' $(ARGS)
 
-mutants: ## Put twenty-one faults of the past back, one by one, in a copy: the tests find each
+mutants: ## Put thirty-two faults back, one by one, in a copy: the tests find each
 	@scripts/bootstrap python java class_archive plain_files
 	@scripts/in_memory $(RUN) python -m scripts.mutants $(ARGS)
 
@@ -125,6 +125,10 @@ attack: ## Put back, lose and swap what pipelines keep, hundreds of times: table
 fuzz: ## Draw pipelines and what happens to them from seeds, and compare their tables with a model in plain Python
 	@scripts/bootstrap python java class_archive
 	@$(RUN) python -m benchmarks.fuzz $(ARGS)
+
+sim: ## Play runs, stores, storages and tables on one seeded scheduler, under kills, suspensions, lost messages and faults
+	@scripts/bootstrap python
+	@$(RUN) python -m benchmarks.simulate $(ARGS)
 
 fuzz-files: ## Change files that are read from storage at random: each is read, or told as damage in a sentence
 	@scripts/bootstrap python

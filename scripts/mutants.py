@@ -1,4 +1,4 @@
-"""Twenty-one faults of this project, each put back in a copy: the tests find every one (ARGS: those of a test)."""
+"""Thirty-two faults of this project, each put back in a copy: the tests find every one (ARGS: those of a test)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from typing import NamedTuple
 from tests.root import ROOT
 
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".*cache*", ".hypothesis", ".demo", "build", "dist")
+
+
+WORLDS = "tests/sim/test_sim.py -k whatever_happens"
+"""Simulated worlds; as many as it takes."""
 
 
 class Fault(NamedTuple):
@@ -174,6 +178,83 @@ FAULTS = (
         'return ""',
         "tests/spark/plan/test_rules.py",
     ),
+    Fault(
+        "a checkpoint was complete with one stage missing",
+        "core/checkpoint/pending.py",
+        "return not self.outstanding(pending)",
+        "return len(self.outstanding(pending)) < 2",
+        WORLDS,
+    ),
+    Fault(
+        "a checkpoint's number was given again after a restart",
+        "runtime/claim.py",
+        '"next_id": restored.next_checkpoint_id,',
+        '"next_id": max(1, restored.next_checkpoint_id - 1),',
+        WORLDS,
+    ),
+    Fault(
+        "a fenced attempt went on with its successor's record",
+        "runtime/engine.py",
+        "if record.epoch != self._state.epoch:",
+        "if False:",
+        WORLDS,
+    ),
+    Fault(
+        "two attempts had one number",
+        "runtime/claim.py",
+        "max(record.epoch, world.epoch) + 1)",
+        "max(record.epoch, world.epoch, 1))",
+        WORLDS,
+    ),
+    Fault(
+        "a second savepoint was kept in place of the first",
+        "core/coordinator/completion.py",
+        "savepoints=(*record.savepoints, entry)))",
+        "savepoints=(entry,)))",
+        WORLDS,
+    ),
+    Fault(
+        "a restore kept rows that came after it",
+        "spark/sink/versioned/roll_back.py",
+        "if is_shown and version.is_untouched(found):",
+        "if True:",
+        WORLDS,
+    ),
+    Fault(
+        "a restore left out what its checkpoint had staged",
+        "spark/sink/versioned/roll_back.py",
+        "return RollBackPath(found.mark, batches=batches)",
+        "return RollBackPath(found.mark)",
+        WORLDS,
+    ),
+    Fault(
+        "batches were published twice",
+        "spark/sink/versioned/engine.py",
+        '"through_batch": max(',
+        '"through_batch": min(',
+        WORLDS,
+    ),
+    Fault(
+        "a cut named batches that came after it",
+        "spark/sink/phases.py",
+        "numbers = batches_between(stage_dir, shown, through)",
+        "numbers = batches_between(stage_dir, shown, None)",
+        WORLDS,
+    ),
+    Fault(
+        "rows behind a barrier were published with its checkpoint",
+        "spark/sink/phases.py",
+        "batches_between(part.stage_dir, shown, part.through))",
+        "batches_between(part.stage_dir, shown, BatchId(10**6)))",
+        WORLDS,
+    ),
+    Fault(
+        "state of one batch before was captured",
+        "spark/snapshot/state_files.py",
+        "for version in range(target, 0, -1):",
+        "for version in range(target - 1, 0, -1):",
+        WORLDS,
+    ),
 )
 
 
@@ -181,7 +262,7 @@ def is_found(copy: Path, fault: Fault) -> bool:
     """Put one fault back into the copy, run its tests, mend it again; tell whether one failed."""
     path = copy / "dagster_ckpt" / fault.file
     text = path.read_text()
-    told = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    told = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "SIM_SEEDS": "12"}
     path.write_text(text.replace(fault.mended, fault.before))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault.test.split()]
     said = subprocess.run(command, cwd=copy, env=told, check=False, stdout=subprocess.PIPE, text=True).stdout

@@ -110,6 +110,7 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
         "test_keys_added_and_changed_are_those_the_input_says",
         "test_saved_state_is_read_whatever_the_session_is_set_to[stream-join",
     ),
+    "sim/test_model_of_spark.py": ("test_",),
     "spark/channel/test_channel_spark.py": (
         "test_a_query_that_takes_what_is_available_ends_exactly",
         "test_rows_that_wait_under_another_name_of_a_column",
