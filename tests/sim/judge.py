@@ -123,7 +123,8 @@ class Judge:
             if one["checkpoint_id"] not in self.known:
                 self._complete(one)
         number = (record.get("shown") or {}).get("checkpoint_id")
-        if number and all(number != one["checkpoint_id"] for one in self.snapshots):
+        was_kept = any(number == one["checkpoint_id"] for one in before.get("completed", ()))
+        if was_kept and all(number != one["checkpoint_id"] for one in self.snapshots):
             raise self.found(f"readers are led to checkpoint {number}, which is retained no more")
         if record.get("shown") and record["shown"] != before.get("shown"):
             self._points_at(record["shown"])
