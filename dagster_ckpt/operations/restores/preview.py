@@ -159,10 +159,10 @@ def preview_restore(
         refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
     refusals += hook_refusal
-    sources = preview_sources(deployment, found.stored, code, options)
-    refusals += sources.refusals
     stages = _matched(wanted, found.stored.metadata)
     matches = stages.matches if stages is not None else ()
+    sources = preview_sources(deployment, found.stored, code, options, matches)
+    refusals += sources.refusals
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
     tables = _tables(found.stored, matches, pipeline, wanted, options)

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
-from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.restore.finished_state import staying_finished
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
     NonRestoredState,
+    StageMatch,
     match_hooks,
     non_restored_state,
 )
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.spark.attempt.restore import partial_inputs
+from dagster_ckpt.spark.attempt.restore import bounded_among, not_read_again, partial_inputs
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 from dagster_ckpt.spark.source.pins import refuse_gone_files, refuse_lost
@@ -58,11 +60,23 @@ def preview_sources(
     snapshot: StoredSnapshot,
     pipeline: CheckpointedPipeline | None,
     options: RestoreOptions,
+    matches: Sequence[StageMatch],
 ) -> SourcePreview:
-    """Return a restore's decision about a snapshot's positions and files, and how far behind they are."""
+    """Return a restore's decision about a snapshot's positions and files, and how far behind they are.
+
+    Whether an epoch or a stream is to be restored is not known: what refuses only the one is a warning.
+    """
     metadata, heard, refusals = snapshot.metadata, _Heard(), []
+    over = _not_read_by_streams(pipeline, matches)
+    positions = source_positions(metadata, pipeline)
     try:
-        refuse_lost(source_positions(metadata, pipeline), heard)
+        refuse_lost([at for at in positions if at.stage in over], heard)
+    except InvalidRequest as error:
+        heard.warn(
+            f"as a stream it goes on, which does not read again what had finished; as an epoch: {error}"
+        )
+    try:
+        refuse_lost([at for at in positions if at.stage not in over], heard)
         if not options.allow_missing_files:
             record = RecordStore(deployment.store).record(PipelineId(metadata.pipeline))
             refuse_gone_files(snapshot, record, deployment.open_storage)
@@ -70,6 +84,15 @@ def preview_sources(
         refusals.append(str(error))
     lags = LagReader(pipeline=pipeline).read(metadata)
     return SourcePreview(lags=lags, refusals=tuple(refusals), warnings=tuple(heard.warnings))
+
+
+def _not_read_by_streams(
+    pipeline: CheckpointedPipeline | None, matches: Sequence[StageMatch]
+) -> frozenset[StageUid]:
+    if pipeline is None:
+        return frozenset()
+    ended = staying_finished({match.uid: match.finished_on_restore for match in matches})
+    return not_read_again(matches, bounded_among(pipeline, ended))
 
 
 def late_readers(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagster_ckpt.authoring.hooks import HookContext
 from dagster_ckpt.authoring.pipeline import run_as
-from dagster_ckpt.authoring.stage_settings import Boundedness
 from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
@@ -35,6 +34,7 @@ from dagster_ckpt.spark.attempt.mark import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.restore import (
     AttemptRestorer,
+    bounded_among,
     refuse_lost_positions,
     refuse_partial_inputs,
     state_of_directory,
@@ -303,12 +303,7 @@ def _finished(
     record = RecordStore(setup.store).record(setup.pipeline.name) or CoordinatorRecord(
         pipeline=setup.pipeline.name
     )
-    ended = finished_stages(decision, record, metadata_of)
-    return frozenset(
-        uid
-        for uid in ended
-        if uid in pipeline.stages and pipeline.stages[uid].boundedness is Boundedness.BOUNDED
-    )
+    return bounded_among(pipeline, finished_stages(decision, record, metadata_of))
 
 
 def _check_files(setup: PipelineSetup, decision: RestoreDecision) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from dagster_ckpt.authoring.stage_settings import Boundedness
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.config import RestoreOptions
@@ -107,9 +108,7 @@ def refuse_lost_positions(
     """
     match decision:
         case Restore():
-            over = set(ending := finished()) | {
-                StageUid(match.snapshot.uid) for match in decision.stages.matches if match.uid in ending
-            }
+            over = not_read_again(decision.stages.matches, finished())
             read = source_positions(decision.metadata, pipeline)
             refuse_lost([at for at in read if at.stage not in over], reporter)
         case Adopt():
@@ -121,13 +120,26 @@ def refuse_lost_positions(
                 batch = latest_committed_batch(query)
                 offsets[uid] = {} if batch is None else read_offsets(query, batch)
                 ids[uid] = noted_topic_ids(directory.stage(uid))
-            over = set(finished())
+            over = frozenset(finished())
             read = positions_at(offsets, pipeline.chains, pipeline, ids)
             refuse_lost([at for at in read if at.stage not in over], reporter)
         case Fresh():
             pass
         case _:
             assert_never(decision)
+
+
+def not_read_again(matches: Sequence[StageMatch], finished: Collection[StageUid]) -> frozenset[StageUid]:
+    """Return finished stages, by their uids of now and of the snapshot."""
+    return frozenset(finished) | {StageUid(match.snapshot.uid) for match in matches if match.uid in finished}
+
+
+def bounded_among(pipeline: CheckpointedPipeline, finished: Collection[StageUid]) -> frozenset[StageUid]:
+    """Return the sources, of finished stages, that a stream does not read again: those that are still bounded."""
+    stages = pipeline.stages
+    return frozenset(
+        uid for uid in finished if uid in stages and stages[uid].boundedness is Boundedness.BOUNDED
+    )
 
 
 def stored_in(open_storage: Callable[[str], CheckpointStorage], decision: Restore) -> StoredSnapshot:

@@ -182,3 +182,20 @@ def test_a_preview_refuses_what_a_restore_would_and_shows_positions(
     silent = preview_restore(world.deployment, options, SALES, code=reading(topics))
     assert silent.is_possible
     assert any("is not known" in warning for warning in silent.warnings)
+
+
+def test_a_preview_tells_that_only_an_epoch_reads_again_what_had_finished(
+    world: World, topics: MemoryTopics
+) -> None:
+    ended = source_at('{"orders":{"0":2,"1":9}}').model_copy(update={"finished": True})
+    world.checkpoint(1, others=(ended,))
+    topics.expire("orders", 0, 4)
+    options = RestoreOptions(restore_from="chk-1")
+    bounded = reading(topics, boundedness="bounded")
+    found = preview_restore(world.deployment, options, SALES, code=bounded)
+    assert not found.refusals, "a stream goes on: the gate may not keep it"
+    [told] = [warning for warning in found.warnings if "as a stream it goes on" in warning]
+    assert "as an epoch: source orders cannot read on: offset 2" in told
+    unbounded = reading(topics)
+    refused = preview_restore(world.deployment, options, SALES, code=unbounded)
+    assert not refused.is_possible, "either reads a source on that has no end"
