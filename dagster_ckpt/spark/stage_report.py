@@ -109,12 +109,15 @@ def rows_late(progress: Mapping[str, Any]) -> int:
     return sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators)
 
 
+_NONE_YET = BatchId(-1)
+
+
 @dataclass(slots=True)
 class BatchMeter:
     """Adds up what Spark reports of one query's batches."""
 
     rows: int = 0
-    last_batch: int = -1
+    last_batch: BatchId = _NONE_YET
     last_batch_ms: float = 0.0
     late: int = 0
     """Rows that watermarks have dropped."""

@@ -39,6 +39,7 @@ from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, Wr
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.audit import NOBODY
 from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.spark.java.sessions import progress_since
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
 from dagster_ckpt.spark.snapshot.row_counts import note_late
 from dagster_ckpt.spark.stage_report import BatchMeter
@@ -321,8 +322,8 @@ class Attachment:
     def _count_late(self, uid: StageUid) -> None:
         query, meter = self._queries.get(uid), self._meters.get(uid)
         with suppress(Exception), self._counting:  # of whatever kind: no checkpoint fails for a count
-            if query is not None and meter is not None and (query.lastProgress or {}).get("stateOperators"):
-                note_late(self._directory.stage(uid), meter.take([dict(one) for one in query.recentProgress]))
+            if query is not None and meter is not None:
+                note_late(self._directory.stage(uid), meter.take(progress_since(query, meter.last_batch)))
 
     def _say(self, lines: tuple[str, ...]) -> None:
         for line in lines:

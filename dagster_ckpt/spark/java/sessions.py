@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.spark.java.plans import nodes_of
 
 if TYPE_CHECKING:
@@ -80,6 +82,20 @@ def has_read_everything(query: StreamingQuery) -> bool:
     (``StreamExecution.noNewData``).
     """
     return bool(query._jsq.streamingQuery().noNewData())
+
+
+def progress_since(query: StreamingQuery, batch: BatchId) -> list[dict[str, Any]]:
+    """Return Spark's reports of a query's batches behind one, oldest first.
+
+    ``recentProgress`` asks Java four times for each of the latest hundred (``StreamingQueryProgress``, since 2.1).
+    """
+    kept, found = query._jsq.recentProgress(), list[dict[str, Any]]()
+    for place in range(len(kept) - 1, -1, -1):
+        told = kept[place]
+        if told.batchId() <= batch:
+            break
+        found.append(json.loads(told.json()))
+    return found[::-1]
 
 
 def rows_dropped(spark: SparkSession, query_id: str) -> int:

@@ -69,7 +69,7 @@ def planned(
     size.
     """
     try:
-        size = (root / path).stat().st_size
+        size = os.stat(f"{root}/{path}").st_size
     except FileNotFoundError as error:
         raise Vanished(f"{path} is gone") from error
     if expected_size is not None and size != expected_size:

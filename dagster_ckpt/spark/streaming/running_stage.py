@@ -21,7 +21,7 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
-from dagster_ckpt.spark.java.sessions import has_read_everything
+from dagster_ckpt.spark.java.sessions import has_read_everything, progress_since
 from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import BatchMeter
@@ -235,10 +235,10 @@ class RunningStage:
         following = 0 if batch is None else batch + 1
         return (self.stage_query.directory.query / "offsets" / str(following)).exists()
 
-    def recent_progress(self) -> list[dict[str, Any]]:
-        """Return Spark's reports of the latest batches; none when the query cannot be asked."""
+    def new_progress(self) -> list[dict[str, Any]]:
+        """Return Spark's reports of batches that were not counted yet; none when the query cannot be asked."""
         with suppress(Exception):
-            return [dict(progress) for progress in (self.query.recentProgress if self.query else ())]
+            return progress_since(self.query, self.meter.last_batch) if self.query else []
         return []
 
     def last_progress(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def look(run: StreamingRun, *, seconds: float, restarts: int = 0) -> StreamProgr
 
 
 def _stage(stage: RunningStage, seconds: float, now: float) -> RunningStageProgress:
-    late = stage.meter.take(stage.recent_progress())
+    late = stage.meter.take(stage.new_progress())
     with suppress(OSError):  # a newer attempt has removed the directory
         note_late(stage.stage_query.directory, late)
     rate, busy = stage.meter.rates(seconds)
