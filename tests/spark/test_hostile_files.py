@@ -16,12 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import parse_record
-from dagster_ckpt.core.ids import file_name, relative_path
+from dagster_ckpt.core.ids import PipelineId, file_name, relative_path
 from dagster_ckpt.core.json_text import DEEPEST, parse_json
 from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
+from dagster_ckpt.ext.attach.sinks import named_files
+from dagster_ckpt.ext.upgrade_plan.rebuild import forget_savepoint
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.channel.entries import decode
 from dagster_ckpt.spark.channel.schema import parsed_schema
@@ -57,6 +59,15 @@ HOSTILE = (
     "c:outside",
     "file:///../x",
 )
+
+FILE_LOGS = {
+    "elsewhere": '{{"path": "file://{outside}/key", "action": "add"}}',
+    "above": '{{"path": "file://{table}/../key", "action": "add"}}',
+    "by a link": '{{"path": "file://{table}/linked/key", "action": "add"}}',
+    "without a path": '{{"action": "add"}}',
+    "no JSON": "add",
+}
+"""What a stranger's snapshot may hold as the log of a table of files."""
 
 # --- one place decides --------------------------------------------------------------------------------------
 
@@ -390,3 +401,30 @@ def test_committables_that_were_swapped_are_refused(tmp_path: Path) -> None:
 def test_a_time_that_no_calendar_has_is_damage(field: str, time: float) -> None:
     with pytest.raises(Corrupt, match=f"here is not valid checkpoint metadata .{field}"):
         metadata(**{field: time})(Path())
+
+
+@pytest.mark.parametrize("line", FILE_LOGS.values(), ids=FILE_LOGS)
+def test_the_log_of_a_table_of_files_names_files_of_that_table_alone(tmp_path: Path, line: str) -> None:
+    table, outside, log = tmp_path / "table", tmp_path / "outside", tmp_path / "log"
+    for folder in (table, outside, log):
+        folder.mkdir()
+    (table / "linked").symlink_to(outside)
+    (log / "0").write_text(f'v1\n{{"path": "file://{table}/day%3D1/part", "action": "add"}}')
+    assert named_files(log, table) == [table / "day=1" / "part"]
+    (log / "1").write_text(f"v1\n{line.format(table=table, outside=outside)}")
+    with pytest.raises(Corrupt, match=r"[rR]estore from another"):
+        named_files(log, table)
+
+
+@pytest.mark.parametrize("noted", ["", "savepoint-another-aaaaaa", "savepoint-shop_rebuilds_totals-aaaaaa"])
+def test_the_note_of_a_killed_rebuilding_has_no_savepoint_deleted_but_its_own(
+    tmp_path: Path, noted: str
+) -> None:
+    own = "savepoint-shop_rebuilds_totals-aaaaaa"
+    storage, note = MemoryCheckpointStorage(), tmp_path / "note"
+    for folder in (own, "savepoint-another-aaaaaa"):
+        storage.create(f"{folder}/_metadata", b"{}")
+    note.write_text(noted)
+    forget_savepoint(note, storage, PipelineId("shop_rebuilds_totals"), known=set())
+    left = {found.key.partition("/")[0] for found in storage.list("")}
+    assert left == {own, "savepoint-another-aaaaaa"} - ({noted} & {own})

@@ -20,7 +20,7 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind, Record, StageSnapshot
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, printable
 from dagster_ckpt.ext.attach.program import AttachedStage
 from dagster_ckpt.spark.directories import SINK_FOLDER
 from dagster_ckpt.spark.snapshot.capture import PlannedFile, log_up_to
@@ -145,7 +145,7 @@ class FilesReturn:
     def planned(cls, stage: AttachedStage, log: Path) -> FilesReturn:
         """Plan it. Raises Corrupt where a file of the cut is gone: nothing was changed."""
         table = Path(stage.writes)
-        wanted = named_files(log)
+        wanted = named_files(log, table)
         moved_in = []
         for file in wanted:
             if file.exists():
@@ -155,7 +155,7 @@ class FilesReturn:
                     f"{file} belonged to the table at the cut and is gone: put it back, or restore a later snapshot"
                 )
             moved_in.append(file)
-        out = sorted(set(named_files(table / SINK_LOG)) - set(wanted))
+        out = sorted(set(named_files(table / SINK_LOG, table)) - set(wanted))
         return cls(
             table=table,
             log=log,
@@ -187,12 +187,21 @@ class FilesReturn:
 
 
 def _aside(table: Path, file: Path) -> Path:
-    relative = file.relative_to(table) if file.is_relative_to(table) else Path(file.name)
-    return table / SET_ASIDE / relative
+    return table / SET_ASIDE / file.relative_to(table)
 
 
-def named_files(log: Path) -> list[Path]:
-    """Return the files that a file sink's log names: the newest compaction, and the single entries after it."""
+def named_files(log: Path, table: Path) -> list[Path]:
+    """Return the files of a table that a file sink's log names: the newest compaction, and the single entries after it.
+
+    Raises Corrupt where one is elsewhere: a log comes from a snapshot too, and files are moved by what it names.
+    """
+    try:
+        return _named_files(log, table)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Corrupt(f"{log} is no log of a file sink: restore from another snapshot") from error
+
+
+def _named_files(log: Path, table: Path) -> list[Path]:
     entries = _entries(log)
     compacted = max(
         (int(n.removesuffix(".compact")) for n in entries if n.endswith(".compact")), default=None
@@ -205,12 +214,24 @@ def named_files(log: Path) -> list[Path]:
             if not line:
                 continue
             entry = parse_json(line)
-            path = Path(unquote(urlsplit(entry["path"]).path))
+            path = _in_table(unquote(urlsplit(entry["path"]).path), table, log)
             if entry.get("action", "add") == "add":
                 found[path] = None
             else:
                 found.pop(path, None)
     return list(found)
+
+
+def _in_table(named: str, table: Path, log: Path) -> Path:
+    """Return a path that a log names, as one below the table's folder, through no link that leads out of it."""
+    for folder in (table, table.resolve()):
+        path = Path(os.path.normpath(named))
+        if folder in path.parents and table.resolve() in path.resolve().parents:
+            return table / path.relative_to(folder)
+    raise Corrupt(
+        f"{log} names {printable(named)!r}, which is not in the folder of its table, {table}: nothing was changed. "
+        "Restore from another snapshot, or put the table back where it was"
+    )
 
 
 class DeltaPosition(Record):

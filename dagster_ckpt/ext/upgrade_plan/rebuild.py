@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
-from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.dagster.runs.turn import request_from_running_stream
@@ -40,6 +41,7 @@ from dagster_ckpt.runtime.attempt_setup import Admit, Occupied, Ownership
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.exchange.options import is_in_object_store
+from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink import opening
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 
@@ -154,17 +156,13 @@ class Rebuilding:
         with contextlib.suppress(OSError):  # others are being rebuilt
             folder.parent.rmdir()
 
-    def _forget_savepoint(self, note: Path, storage: CheckpointStorage) -> None:
-        """Remove the savepoint of a try that was killed before the pipeline knew it."""
-        if not note.exists():
-            return
-        folder = note.read_text()
+    def _known_folders(self) -> set[str]:
+        """Return the folders of snapshots that the pipeline's record has."""
         record = load_record(self._deployment.store, self.pipeline.name)
         known = {one.location.folder for one in (*record.completed, *record.savepoints)}
         if record.line is not None and record.line.base is not None:
             known.add(record.line.base.location.folder)
-        if folder not in known:
-            storage.delete([found.key for found in storage.list(folder)])
+        return known
 
     @property
     def _deployment(self) -> Deployment:
@@ -210,9 +208,9 @@ class Rebuilding:
         deployment = self._deployment
         old = find_snapshot(deployment, "latest", self.pipeline.name).stored
         storage, note = deployment.savepoint_storage(), self.branch.folder / _SAVEPOINT
-        self._forget_savepoint(note, storage)
+        forget_savepoint(note, storage, self.branch.pipeline.name, known=self._known_folders())
         folder = free_savepoint_folder(storage, self.branch.pipeline.name)
-        note.write_text(folder)
+        replace_whole(note, folder.encode())
         number = reserve_id(deployment, self.pipeline.name)
         self.step("staging the rebuilt rows")
         with self._own.held(), tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
@@ -234,6 +232,18 @@ class Rebuilding:
             )
             made.write(Path(scratch))
         return made
+
+
+def forget_savepoint(
+    note: Path, storage: CheckpointStorage, branch: PipelineId, *, known: Collection[str]
+) -> None:
+    """Remove the savepoint of a try that was killed before the pipeline knew it, as ``note`` names it.
+
+    A folder of another name is another's savepoint, and one without a name would be all of them.
+    """
+    folder = note.read_text() if note.exists() else ""
+    if folder.startswith(CheckpointPaths(branch).savepoint("")) and folder not in known:
+        storage.delete([found.key for found in storage.list(folder)])
 
 
 @dataclass(frozen=True, kw_only=True)

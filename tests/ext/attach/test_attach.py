@@ -103,7 +103,7 @@ def totals(folder: Path) -> dict[str, int]:
 
 def rows_of(table: Path) -> int:
     """Rows as Spark reads them: of the files that the table's log names."""
-    return sum(pq.ParquetFile(file).metadata.num_rows for file in named_files(table / SINK_LOG))
+    return sum(pq.ParquetFile(file).metadata.num_rows for file in named_files(table / SINK_LOG, table))
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

@@ -55,7 +55,9 @@ def _rows(place: Path) -> list[object]:
         return list(json.loads(place.read_text()))
     if (place / "_delta_log").exists():
         return [row for file in DeltaTable(str(place)).file_uris() for row in _parquet(Path(file), place)]
-    kept = named_files(place / SINK_LOG) if (place / SINK_LOG).exists() else sorted(place.glob("*.json"))
+    kept = (
+        named_files(place / SINK_LOG, place) if (place / SINK_LOG).exists() else sorted(place.glob("*.json"))
+    )
     return [row for file in kept for row in _parquet(file, place)]
 
 
