@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.spark.sink.port import SinkPosition as SinkPosition
     from dagster_ckpt.spark.sink.rows import PublishedRows as PublishedRows
     from dagster_ckpt.spark.sink.staged_rows import StagedRows as StagedRows
+    from dagster_ckpt.spark.sink.staged_rows import stage_rows as stage_rows
     from dagster_ckpt.spark.sink.staged_sink import StagedSink as StagedSink
-    from dagster_ckpt.spark.sink.staging import stage_rows as stage_rows
 
 
 _HOMES: dict[str, str] = {
@@ -60,7 +60,7 @@ _HOMES: dict[str, str] = {
     "CheckpointToken": "spark.sink.for_each_checkpoint",
     "StagedSink": "spark.sink.staged_sink",
     "StagedRows": "spark.sink.staged_rows",
-    "stage_rows": "spark.sink.staging",
+    "stage_rows": "spark.sink.staged_rows",
 }
 
 

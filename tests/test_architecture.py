@@ -555,7 +555,6 @@ PACKAGES = (
         "dagster/reports",
         "dagster/resources",
         "dagster/runs",
-        "dagster/tables",
     ),
 )
 

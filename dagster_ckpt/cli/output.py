@@ -26,7 +26,7 @@ from dagster_ckpt.errors import printable
 from dagster_ckpt.operations.deployment import ByteProgress, ProgressCallback, silent
 
 if TYPE_CHECKING:
-    from dagster_ckpt.spark.source.lag import SourceLag
+    from dagster_ckpt.spark.source.positions import SourceLag
 
 _SIMPLE = (str, int, float, bool, type(None))
 

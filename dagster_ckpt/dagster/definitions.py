@@ -17,8 +17,7 @@ from dagster_ckpt.dagster.checks.history import (
     build_horizon_check,
     build_succeeded_check,
 )
-from dagster_ckpt.dagster.checks.restorable import build_restorable_check
-from dagster_ckpt.dagster.checks.verified import build_verified_check
+from dagster_ckpt.dagster.checks.snapshot_checks import build_restorable_check, build_verified_check
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
 from dagster_ckpt.dagster.pipeline_jobs import PipelineJobs, build_jobs
@@ -41,7 +40,7 @@ from dagster_ckpt.dagster.sensors.safety_net import (
     build_safety_net_sensor,
 )
 from dagster_ckpt.dagster.start import code_facts, warn_where_checked
-from dagster_ckpt.dagster.tables.runs import build_materializable_tables
+from dagster_ckpt.dagster.tables import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
 R = TypeVar("R")

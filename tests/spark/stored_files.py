@@ -24,7 +24,7 @@ from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.restore.horizon import topic_positions
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.ext.spark_pipelines.published.derived import Computed
+from dagster_ckpt.ext.spark_pipelines.published import Computed
 from dagster_ckpt.operations.snapshots.contents import batch_conf, readers_of
 from dagster_ckpt.operations.snapshots.inspect import state_tables
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot

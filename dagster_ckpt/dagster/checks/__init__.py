@@ -3,8 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``history`` | the last checkpoint completed, its rows are as conditions say, the newest is young; horizons |
-| ``verified`` | every file of it is there with the bytes that were written |
-| ``restorable`` | Spark starts every stage from it, in a scratch directory and into a null sink |
+| ``snapshot_checks`` | every file of it is there as written; Spark starts every stage from it, into a null sink |
 | ``dry_run`` | how that is tried |
 | ``chosen_snapshot`` | which checkpoint a check looks at; what was found broken stays red beside what is well |
 """

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
-from dagster_ckpt.dagster.checks.verified import verify_chosen
+from dagster_ckpt.dagster.checks.snapshot_checks import verify_chosen
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.blue_green import ForkConfig, compare, replay, swap
 from dagster_ckpt.dagster.jobs.build import one_op_job

@@ -19,7 +19,7 @@ from dagster_ckpt.core.supervision.ownership import Alive
 from dagster_ckpt.core.units import ago, counted, duration, moment, size
 from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
 from dagster_ckpt.dagster.checks.dry_run import try_restore
-from dagster_ckpt.dagster.checks.restorable import try_chosen
+from dagster_ckpt.dagster.checks.snapshot_checks import try_chosen
 from dagster_ckpt.dagster.jobs.run_config import RunConfig, looks_only, word_in
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import (

@@ -208,7 +208,7 @@ def _refuse_unknown(pipeline: CheckpointedPipeline, set_aside: Sequence[StageUid
 
 
 def _who_sets_aside(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline) -> Operator:
-    from dagster_ckpt.spark.sink.waiting.aside import FOLDER
+    from dagster_ckpt.spark.sink.waiting import FOLDER
 
     table_dir = coordinator_of(context, pipeline.name).resolved_table_dir(pipeline)
     return Operator(who=who_of(context.run.tags), sets_aside=str(table_dir / FOLDER / pipeline.name))

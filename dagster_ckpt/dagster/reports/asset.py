@@ -22,7 +22,7 @@ from dagster_ckpt.dagster.names import PIPELINE_TAG
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.core.coordinator.effects import CheckpointFailed
-    from dagster_ckpt.spark.source.lag import SourceLag
+    from dagster_ckpt.spark.source.positions import SourceLag
 
 SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"

@@ -14,7 +14,7 @@ import dagster as dg
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.units import ago, duration, milliseconds, moment, size
-from dagster_ckpt.spark.source.lag import SourceLag, total_lag
+from dagster_ckpt.spark.source.positions import SourceLag, total_lag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics

@@ -15,6 +15,5 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``bounds`` | least and greatest values of a file's columns, by which readers pass over it |
 | ``remote`` | where staged files are: the table's folder, or its object store |
 | ``upsert`` | rows by key: the files they touch, written again |
-| ``garbage`` | staged files that nothing needs; the versions that cuts pin |
-| ``upkeep`` | small files merged, old ones removed |
+| ``upkeep`` | small files merged, old ones and staged ones that nothing needs removed; the versions that cuts pin |
 """

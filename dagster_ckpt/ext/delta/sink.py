@@ -13,15 +13,23 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.delta.backend import DeltaBackend
 from dagster_ckpt.ext.delta.columns import accepted, table_columns
-from dagster_ckpt.ext.delta.garbage import Garbage, pinned_versions
 from dagster_ckpt.ext.delta.lake import Lake, reading
 from dagster_ckpt.ext.delta.target import DeltaTable
-from dagster_ckpt.ext.delta.upkeep import LOG_IS_OURS, maintained, merge_small, planned, trimmed, vacuumed
+from dagster_ckpt.ext.delta.upkeep import (
+    LOG_IS_OURS,
+    Garbage,
+    maintained,
+    merge_small,
+    pinned_versions,
+    planned,
+    trimmed,
+    vacuumed,
+)
 from dagster_ckpt.ext.delta.version import RETENTION, DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts, refuse_collated
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep
-from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.staged_rows import stage_rows
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import SinkNames
 from dagster_ckpt.spark.sink.versioned.sink import VersionedSink

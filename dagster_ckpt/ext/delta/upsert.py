@@ -25,7 +25,7 @@ from dagster_ckpt.ext.delta.bounds import bounded_columns, statistics
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, repeating, staying
-from dagster_ckpt.spark.sink.staging import flush_staged
+from dagster_ckpt.spark.sink.staged_rows import flush_staged
 from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ catalog (docs/decisions/0020-iceberg.md).
 | ``columns`` | rows against the table's columns; what must not be written to |
 | ``files`` | staged files as a snapshot names them, with bounds that hold |
 | ``upsert`` | rows by key: the files they touch, written again |
-| ``expiry`` | tags for snapshots that cuts need, expiry of ours; files that no snapshot shows |
-| ``upkeep`` | maintenance: small files merged, snapshots expired |
+| ``upkeep`` | small files merged; tags for snapshots that cuts need, expiry of ours; files that no snapshot shows |
 """
 
 from dagster_ckpt.errors import InvalidRequest, install_extra

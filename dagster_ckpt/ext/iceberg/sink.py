@@ -18,12 +18,11 @@ from dagster_ckpt.ext.iceberg.columns import (
     columns_of_partitions,
     schema_columns,
 )
-from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.joint import CatalogJoint
 from dagster_ckpt.ext.iceberg.lake import OF_TABLES_KEPT_SMALL, Lake, reading
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.iceberg.together import keeping, step_at_hand
-from dagster_ckpt.ext.iceberg.upkeep import maintained, merge_small, planned
+from dagster_ckpt.ext.iceberg.upkeep import Garbage, ReadManifests, maintained, merge_small, planned
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.accepts import Accepts
@@ -37,7 +36,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkDescription,
     Upkeep,
 )
-from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.staged_rows import stage_rows
 from dagster_ckpt.spark.sink.versioned.columns import spelt
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.sink.versioned.marks import SinkNames

@@ -18,7 +18,7 @@
 | ``targets`` | where tables and sinks end |
 | ``build`` | the pipeline of a graph |
 | ``project`` | the public function |
-| ``published/`` | what is made of published tables: materialized views, views in Spark's catalog |
+| ``published`` | what is made of published tables: materialized views, views in Spark's catalog |
 | ``left/`` | what Spark has left: checkpoints and tables, compared and rebuilt |
 | ``adoption`` | what Spark has left as the first savepoint |
 """

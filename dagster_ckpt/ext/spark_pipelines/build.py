@@ -18,8 +18,12 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.auto_cdc import START, newest_rows, versions
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph
-from dagster_ckpt.ext.spark_pipelines.published.catalog_views import CatalogView, CatalogViews
-from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, ComputedTables
+from dagster_ckpt.ext.spark_pipelines.published import (
+    CatalogView,
+    CatalogViews,
+    ComputedTable,
+    ComputedTables,
+)
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, no_aggregation, schema_of_text, united
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of

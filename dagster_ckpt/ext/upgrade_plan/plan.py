@@ -48,7 +48,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.opening import open_sink
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink, refused_facts
+from dagster_ckpt.spark.sink.waiting import SinkNow, refuse_changed_sink, refused_facts
 from dagster_ckpt.spark.snapshot.rescale import saved_partitions
 
 if TYPE_CHECKING:

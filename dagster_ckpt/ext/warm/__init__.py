@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``session`` | a Spark session on the warm engine, or on a JVM of its own where that one cannot be had |
-| ``borrow`` | a run's side: the engine found or started, borrowed, given back |
+| ``session`` | a Spark session on the warm engine, found or started and borrowed, or on a JVM of its own |
 | ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle |
 | ``messages`` | what the two say to one another, and where they find one another |
 | ``command`` | the command ``class-archive`` |

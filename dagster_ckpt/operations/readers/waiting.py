@@ -24,8 +24,13 @@ from dagster_ckpt.spark.sink.phases import waiting_in
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.sink.positions import to_publish
 from dagster_ckpt.spark.sink.published import in_another_table, why_put_back
-from dagster_ckpt.spark.sink.waiting.aside import RefusedNote, refused_in, to_set_aside
-from dagster_ckpt.spark.sink.waiting.rules import SinkNow, refuse_changed_sink
+from dagster_ckpt.spark.sink.waiting import (
+    RefusedNote,
+    SinkNow,
+    refuse_changed_sink,
+    refused_in,
+    to_set_aside,
+)
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 
 SHOWN = 5

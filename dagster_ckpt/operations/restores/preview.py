@@ -42,7 +42,7 @@ from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
-from dagster_ckpt.spark.source.lag import SourceLag
+from dagster_ckpt.spark.source.positions import SourceLag
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline

@@ -24,9 +24,8 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.attempt.restore import bounded_among, not_read_again, partial_inputs
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.source.lag import LagReader, SourceLag
 from dagster_ckpt.spark.source.pins import refuse_gone_files, refuse_lost
-from dagster_ckpt.spark.source.positions import source_positions
+from dagster_ckpt.spark.source.positions import LagReader, SourceLag, source_positions
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline

@@ -14,8 +14,8 @@ from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.metadata_text import decode_state, encode_state
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot.batch_notes import note_states, path_through, read_states
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
-from dagster_ckpt.spark.snapshot.own_states import note_states, path_through, read_states
 
 if TYPE_CHECKING:
     from pathlib import Path

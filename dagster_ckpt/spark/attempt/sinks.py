@@ -46,10 +46,11 @@ from dagster_ckpt.spark.sink.phases import (
 from dagster_ckpt.spark.sink.port import AttemptId, Sink
 from dagster_ckpt.spark.sink.positions import as_fork_began
 from dagster_ckpt.spark.sink.published import has_waiting, noted_through, shown_as_noted, shown_by
-from dagster_ckpt.spark.sink.waiting.aside import forget_refused, note_refused
-from dagster_ckpt.spark.sink.waiting.rules import (
+from dagster_ckpt.spark.sink.waiting import (
     WAY_OUT_OF_FORK,
     SinkNow,
+    forget_refused,
+    note_refused,
     refuse_changed_sink,
     way_out_of_refusal,
 )

@@ -23,17 +23,15 @@ from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
 from dagster_ckpt.spark.sink.published import MOVED, has_waiting, note_published, place_of_rows, why_put_back
-from dagster_ckpt.spark.sink.waiting.aside import (
+from dagster_ckpt.spark.sink.waiting import (
+    WAY_OUT_OF_FORK,
     folder_of,
     forget_refused,
+    refuse_left_waiting,
+    refuse_other_place,
     refused_in,
     set_aside,
     to_set_aside,
-)
-from dagster_ckpt.spark.sink.waiting.rules import (
-    WAY_OUT_OF_FORK,
-    refuse_left_waiting,
-    refuse_other_place,
     way_out_of_refusal,
     without_table,
 )

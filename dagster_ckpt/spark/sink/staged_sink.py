@@ -64,8 +64,7 @@ from dagster_ckpt.spark.sink.positions import (
     why_behind,
     why_left,
 )
-from dagster_ckpt.spark.sink.staged_rows import StagedRows
-from dagster_ckpt.spark.sink.staging import flush_staged, refuse_unwritable, stage_rows
+from dagster_ckpt.spark.sink.staged_rows import StagedRows, flush_staged, refuse_unwritable, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

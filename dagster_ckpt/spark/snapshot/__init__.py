@@ -18,7 +18,6 @@
 | ``local_copy`` | a local copy of the latest checkpoint |
 | ``state_fingerprint`` | counts and hashes of a state, to tell whether it is the same |
 | ``row_counts`` | rows that conditions refused: totals of a stage, and since a checkpoint |
-| ``batch_notes`` | small files of each micro-batch, of which a cut takes one |
-| ``own_states`` | states of objects that are stages' own |
+| ``batch_notes`` | small files of each micro-batch, of which a cut takes one; states of objects that are stages' own |
 | ``rescale`` | another number of state partitions |
 """

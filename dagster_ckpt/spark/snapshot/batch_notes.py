@@ -1,14 +1,24 @@
 """Small files of a stage's directory, one for each micro-batch: what is true through it, and travels with a cut there.
 
 A restored directory has one, ``restored.json``: whatever the next batches are numbered, it lies before them.
+
+Objects that are stages' own have their states kept so, in ``own/<batch>.json``, by stage uid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.model import FileKind, Record
+from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import remove_files, replace_whole
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
 RESTORED = "restored.json"
 KEPT = 256
@@ -34,3 +44,45 @@ def through_batch(folder: Path, batch: BatchId | None) -> Path | None:
 
 def _batches(folder: Path) -> list[int]:
     return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal()]
+
+
+FOLDER = "own"
+
+
+class OwnStatesNote(Record):
+    """States through a batch: by stage uid, as ``encode_state`` spells them."""
+
+    format_version: Literal[1] = 1
+    states: Mapping[str, str] = Field(default_factory=dict)
+
+
+def note_states(directory: StageDirectory, batch: BatchId, states: Mapping[str, str]) -> None:
+    """Write the states through a batch, before its rows are in the channel log."""
+    note_batch(directory.root / FOLDER, batch, OwnStatesNote(states=dict(states)).model_dump_json().encode())
+
+
+def path_through(directory: StageDirectory, batch: BatchId | None) -> Path | None:
+    """Return the note through a batch; None: there is none."""
+    return through_batch(directory.root / FOLDER, batch)
+
+
+def read_states(path: Path | None) -> Mapping[str, str]:
+    """Return the states in a note. Raises Corrupt."""
+    if path is None:
+        return {}
+    try:
+        return OwnStatesNote.model_validate_json(path.read_bytes()).states
+    except ValidationError as error:
+        raise Corrupt(f"{path} is damaged: restore the pipeline from its latest checkpoint") from error
+
+
+def captured_states(directory: StageDirectory, batch: BatchId | None) -> tuple[PlannedFile, ...]:
+    """Return the file that holds the states at a cut; none where no stage has an object of its own."""
+    path = path_through(directory, batch)
+    if path is None:
+        return ()
+    return (
+        PlannedFile(
+            path=f"{FOLDER}/{RESTORED}", size=path.stat().st_size, kind=FileKind.QUERY, source=str(path)
+        ),
+    )

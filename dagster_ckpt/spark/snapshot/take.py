@@ -19,9 +19,9 @@ from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinato
 from dagster_ckpt.runtime.stored import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.state import exchange_with_state
+from dagster_ckpt.spark.snapshot.batch_notes import captured_states
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, noted_topic_ids, plan_beginning, plan_capture
 from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
-from dagster_ckpt.spark.snapshot.own_states import captured_states
 from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts, captured, noted_at, refuse_beyond, since

@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``positions`` | the positions in a snapshot, with the origins of a pipeline that know about them |
-| ``lag`` | how far behind its end a position is |
+| ``positions`` | the positions in a snapshot, with the origins that know about them; how far behind the end each is |
 | ``groups`` | consumer groups that are told the offsets of completed checkpoints |
 | ``pins`` | what a snapshot needs of its sources, and the restore that is refused without it |
 """

@@ -16,7 +16,7 @@ from dagster_ckpt.spark.sink.committables import (
     write_committable,
 )
 from dagster_ckpt.spark.sink.port import LaterRows, Sink
-from dagster_ckpt.spark.sink.waiting.aside import set_aside
+from dagster_ckpt.spark.sink.waiting import set_aside
 from dagster_ckpt.testing.sinks.base import ContractBase
 from dagster_ckpt.testing.sinks.run import RunCut, SinkRun
 

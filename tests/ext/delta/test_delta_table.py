@@ -24,10 +24,10 @@ from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
 from dagster_ckpt.ext.delta.columns import COLUMNS, accepted
-from dagster_ckpt.ext.delta.garbage import Garbage
 from dagster_ckpt.ext.delta.lake import Outside, entries_of
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.delta.upkeep import Garbage
 from dagster_ckpt.ext.delta.version import retention_hours
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED, partition_values

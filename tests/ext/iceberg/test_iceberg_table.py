@@ -36,10 +36,10 @@ from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.ext.iceberg.backend import files_of
 from dagster_ckpt.ext.iceberg.catalogs import identifier_of, settings_at, settings_of
 from dagster_ckpt.ext.iceberg.columns import COLUMNS, PART, accepted
-from dagster_ckpt.ext.iceberg.expiry import Garbage, ReadManifests
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.ext.iceberg.upkeep import Garbage, ReadManifests
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
 from dagster_ckpt.spark.sink.versioned.columns import spelt
@@ -654,7 +654,7 @@ def collected(run: SinkRun, *needed: Any, after_days: float = 0, read: ReadManif
 def test_cuts_pin_snapshots_and_ours_that_nothing_needs_are_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.ext.iceberg.expiry._WORTH_A_COMMIT", 2)
+    monkeypatch.setattr("dagster_ckpt.ext.iceberg.upkeep._WORTH_A_COMMIT", 2)
     at_least_one = IcebergTable(NAME, properties={"history.expire.min-snapshots-to-keep": "1"})
     run = begun(tmp_path, at_least_one, key=("k",))
     cuts = []

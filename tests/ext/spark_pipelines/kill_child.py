@@ -14,14 +14,14 @@ from dagster_ckpt import (
     run_epoch,
 )
 from dagster_ckpt.ext.delta.lake import Outside
-from dagster_ckpt.ext.spark_pipelines.published import derived
+from dagster_ckpt.ext.spark_pipelines import published
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from tests.ext.spark_pipelines.ended import end_at
 from tests.spark_session import BRIEF_JVM
 
 CALLS: dict[str, tuple[Any, str]] = {
     "before computing": (PipelineSinks, "follow"),
-    "before noting": (derived, "replace_whole"),
+    "before noting": (published, "replace_whole"),
     "before a commit": (Outside, "write"),
 }
 

@@ -13,7 +13,7 @@ import pytest
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import Fenced
-from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, permit_of, refresh
+from dagster_ckpt.ext.spark_pipelines.published import ComputedTable, permit_of, refresh
 from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch

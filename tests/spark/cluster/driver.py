@@ -27,7 +27,7 @@ from dagster_ckpt import (
     spark_source,
 )
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.ext.spark_pipelines.published.derived import ComputedTable, ComputedTables
+from dagster_ckpt.ext.spark_pipelines.published import ComputedTable, ComputedTables
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart

@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.own_objects import OwnObjects
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.snapshot.own_states import captured_states, path_through, read_states
+from dagster_ckpt.spark.snapshot.batch_notes import captured_states, path_through, read_states
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.streaming.lab import stream_lab, until
 from tests.spark.streaming.pipelines import Numbers, read_numbers

@@ -13,7 +13,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.sink import ChannelSink, write_staged
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.staged_rows import stage_rows
 from tests.adapters.servers import S3Server
 from tests.spark.channel.test_channel_spark import ALL_TYPES, Collected, in_full, run
 from tests.spark.exchange.places import Place, place_of

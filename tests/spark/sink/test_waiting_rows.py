@@ -22,7 +22,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committabl
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
-from dagster_ckpt.spark.sink.waiting.rules import refuse_other_place
+from dagster_ckpt.spark.sink.waiting import refuse_other_place
 from tests.tables import Attempt
 
 UID = StageUid("kept")

@@ -24,7 +24,7 @@ from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.staging import stage_rows
+from dagster_ckpt.spark.sink.staged_rows import stage_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

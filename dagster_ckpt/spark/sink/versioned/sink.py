@@ -27,7 +27,7 @@ from dagster_ckpt.spark.sink.port import (
     SinkPosition,
 )
 from dagster_ckpt.spark.sink.rows import PublishedRows
-from dagster_ckpt.spark.sink.staging import refuse_unwritable
+from dagster_ckpt.spark.sink.staged_rows import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from dagster_ckpt.spark.sink.versioned.backend import V
 from dagster_ckpt.spark.sink.versioned.engine import Engine

@@ -1,7 +1,10 @@
-"""Derived tables of a pipeline: computed from the published rows, and shown in one step as the sink of all their rows.
+"""Participants in publishes: derived tables, computed from the published rows, and views in Spark's catalog on tables.
 
-What one was computed from is written down behind it. Whoever finds another state of what it reads, or of itself,
-computes it again, so a process may die anywhere in between.
+A derived table is shown in one step as the sink of all its rows. What one was computed from is written down behind it:
+whoever finds another state of what it reads, or of itself, computes it again, so a process may die anywhere in between.
+
+A view and no table: it names exactly the files of what is published, so that a reader sees all of a publish or nothing
+of it; Spark refuses to read it as a stream, and nobody can write through it.
 """
 
 from __future__ import annotations
@@ -10,21 +13,24 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagster_ckpt.authoring.stage_settings import DerivedTable
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import Record
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.errors import Unavailable
+from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
 from dagster_ckpt.spark.directories import staged_rows
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
+from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import encoded, read_record
 from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.plain_files import empty_query
 from dagster_ckpt.spark.sink.port import AttemptId, Published, Sink
 from dagster_ckpt.spark.stage_report import Reporter
 
@@ -159,3 +165,87 @@ def state_of(sink: Sink) -> str:
 def _rows(sink: Sink, spark: SparkSession) -> DataFrame | None:
     """Return the rows that a sink shows; None: it has no rows and, it may be, no columns either."""
     return sink.rows().to_spark(spark) if state_of(sink) else None
+
+
+_OWNER = "dagster_ckpt.pipeline"
+_DEFINITION = "dagster_ckpt.definition"
+_HOW = "take the dataset out of catalog_views"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogView:
+    """A view on a sink's table, or on a derived one."""
+
+    uid: StageUid
+    name: str
+    """``catalog.schema.table``."""
+    row_schema: str
+    """Its columns, as Spark writes schemas."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogViews:
+    """Participant in publishes that makes the views which are to be other ones than they are. A fork makes none."""
+
+    views: tuple[CatalogView, ...]
+    is_forked: bool = False
+
+    def open(self, tables: PipelineSinks) -> Callable[..., None]:
+        """Return the function that makes them in one attempt; a view that fails is in ``unpublished``."""
+        shown: dict[str, str] = {}
+
+        def show(_checkpoint: int, reporter: Reporter, *, only_existing: bool = False) -> None:
+            for view in self.views:
+                name = f"view {view.name}"
+                try:
+                    wanted = definition_of(view, tables.of(view.uid))
+                    if shown.get(view.name) == wanted:
+                        continue
+                    show_in_catalog(tables.session(), view, wanted, owner=str(tables.pipeline.name))
+                except Exception as error:
+                    tables.unpublished[name] = str(error)
+                    reporter.warn(
+                        f"{name} is not in Spark's catalog, the next checkpoint tries again: {error}"
+                    )
+                    continue
+                shown[view.name] = wanted
+                tables.unpublished.pop(name, None)
+                reporter.info(f"{name} is in Spark's catalog")
+
+        return show
+
+
+def definition_of(view: CatalogView, table: Sink) -> str:
+    """Return the query of a view on what a table shows. Raises InvalidRequest for rows that Spark cannot be told of."""
+    try:
+        files = table.rows().files()
+    except NotFound:
+        return empty_query(view.row_schema)
+    if files is None:
+        raise InvalidRequest(f"Spark reads {table.place} with a reader of its own only: {_HOW}")
+    return files.query(view.row_schema)
+
+
+def show_in_catalog(spark: SparkSession, view: CatalogView, definition: str, *, owner: str) -> None:
+    """Make a view, or replace it where it is ours. Raises InvalidRequest where something else has its name."""
+    name, digest = ".".join(map(quoted, view.name.split("."))), digest_bytes(definition.encode()).checksum
+    if spark.catalog.tableExists(name):
+        there = _properties(spark, name)
+        if there.get(_OWNER) != owner:
+            whose = (
+                f"a view of pipeline {there[_OWNER]!r}"
+                if _OWNER in there
+                else "a table or view of somebody else's"
+            )
+            raise InvalidRequest(
+                f"{view.name} is to be a view on the rows of {view.uid!r}, and is {whose}: rename that first "
+                f"(ALTER TABLE {view.name} RENAME TO ...), or {_HOW}"
+            )
+        if there.get(_DEFINITION) == digest:
+            return
+    properties = f"'{_OWNER}' = '{owner}', '{_DEFINITION}' = '{digest}'"
+    spark.sql(f"CREATE OR REPLACE VIEW {name} TBLPROPERTIES ({properties}) AS {definition}")
+
+
+def _properties(spark: SparkSession, name: str) -> dict[str, Any]:
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
