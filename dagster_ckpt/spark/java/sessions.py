@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.java.plans import nodes_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def progress_since(query: StreamingQuery, batch: BatchId) -> list[dict[str, Any]
         told = kept[place]
         if told.batchId() <= batch:
             break
-        found.append(json.loads(told.json()))
+        found.append(parse_json(told.json()))
     return found[::-1]
 
 
