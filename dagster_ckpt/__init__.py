@@ -73,7 +73,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.dagster.sensors.on_condition import SavepointWanted as SavepointWanted
     from dagster_ckpt.dagster.sensors.on_condition import after_checkpoints as after_checkpoints
     from dagster_ckpt.dagster.sensors.on_condition import build_savepoint_sensor as build_savepoint_sensor
-    from dagster_ckpt.dagster.tables import (
+    from dagster_ckpt.dagster.tables.published import (
         published_tables_io_manager as published_tables_io_manager,
     )
     from dagster_ckpt.errors import CheckpointError as CheckpointError
@@ -157,7 +157,7 @@ _HOMES: dict[str, str] = {
     "compare_readers": "operations.readers.blue_green",
     "swap_readers": "operations.readers.blue_green",
     "swap_back": "operations.readers.blue_green",
-    "published_tables_io_manager": "dagster.tables",
+    "published_tables_io_manager": "dagster.tables.published",
     # looking at snapshots
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.snapshots.catalog",

@@ -555,6 +555,7 @@ PACKAGES = (
         "dagster/reports",
         "dagster/resources",
         "dagster/runs",
+        "dagster/tables",
     ),
 )
 

@@ -15,7 +15,7 @@
 | ``start`` | facts of a start: the code, and the machine before Java starts |
 | ``jobs/`` | one file per job |
 | ``pipeline_jobs`` | the jobs of one pipeline, by what they do to it |
-| ``tables`` | published tables as inputs of assets, and materialized from Dagster |
+| ``tables/`` | published tables as inputs of assets, and materialized from Dagster |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
 | ``schedules`` | epochs, savepoints, verification and dry runs on a schedule |

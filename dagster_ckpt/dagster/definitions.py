@@ -40,7 +40,7 @@ from dagster_ckpt.dagster.sensors.safety_net import (
     build_safety_net_sensor,
 )
 from dagster_ckpt.dagster.start import code_facts, warn_where_checked
-from dagster_ckpt.dagster.tables import build_materializable_tables
+from dagster_ckpt.dagster.tables.runs import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
 R = TypeVar("R")
