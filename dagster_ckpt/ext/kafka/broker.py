@@ -321,13 +321,10 @@ class Broker:
                 end = consumer.get_watermark_offsets(place, cached=True)[1]
                 if not self._shared_with or (message.offset() or 0) >= end:
                     return found
-                seconds = (
-                    _OPEN_SECONDS  # behind another's open transaction there may be records of this pipeline
-                )
-        if (
-            seconds == _OPEN_SECONDS and not is_fenced
-        ):  # of a process that died, perhaps, which nobody has fenced
-            return found
+                # Behind another's open transaction there may be records of this pipeline.
+                seconds = _OPEN_SECONDS
+        if seconds == _OPEN_SECONDS and not is_fenced:
+            return found  # the transaction may be of a process that died, which nobody has fenced
         raise Unavailable(f"{self.place} did not answer, or has another pipeline's open transaction: retry")
 
 

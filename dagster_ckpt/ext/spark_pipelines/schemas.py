@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import STORED, FlowElement, OutputElement
 from dagster_ckpt.spark.channel.schema import parsed_schema
-from dagster_ckpt.spark.java.plans import check_append
+from dagster_ckpt.spark.java.plans import refuse_unsupported
 from dagster_ckpt.spark.plan.errors import is_no_aggregation
 from dagster_ckpt.spark.quoting import quoted
 
@@ -157,7 +157,7 @@ def united(inputs: Mapping[str, DataFrame], schema: StructType) -> DataFrame:
     return rows
 
 
-def refuse_no_watermark(flow: FlowElement, rows: DataFrame, spark: SparkSession) -> None:
+def refuse_no_watermark(flow: FlowElement, rows: DataFrame) -> None:
     """Raise InvalidRequest for a flow that aggregates without a watermark, as Spark does when its query starts.
 
     What else Spark refuses in a stream it says itself, then: a plan of stand-ins is not quite the one that runs.
@@ -165,7 +165,7 @@ def refuse_no_watermark(flow: FlowElement, rows: DataFrame, spark: SparkSession)
     from pyspark.errors import AnalysisException
 
     try:
-        check_append(spark, rows)
+        refuse_unsupported(rows, "append")
     except AnalysisException as error:
         if is_no_aggregation(str(error)):
             raise InvalidRequest(no_aggregation(flow.title)) from error

@@ -232,7 +232,7 @@ class _Tracing:
                     "read it with spark.read.table in a materialized view"
                 )
         if streaming:
-            refuse_no_watermark(flow, found.frame, self.spark)
+            refuse_no_watermark(flow, found.frame)
 
     # --- the graph --------------------------------------------------------------------------------------------
 

@@ -25,12 +25,13 @@ def optimized_plan(frame: DataFrame) -> Any:
 
 
 def refuse_unsupported(frame: DataFrame, output_mode: str) -> None:
-    """Raise what Spark does at the start of a query that no mode like this has (``checkForStreaming``, since 2.0)."""
-    jvm: Any = frame.sparkSession._jvm
-    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.capitalize())()
-    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
-        analyzed_plan(frame), mode
-    )
+    """Raise AnalysisException where Spark runs no query of these rows in an output mode.
+
+    As when the query starts: ``UnsupportedOperationChecker.checkForStreaming``, since 2.0.
+    """
+    sql = _jvm(frame.sparkSession).org.apache.spark.sql
+    mode = getattr(sql.streaming.OutputMode, output_mode.capitalize())()
+    sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(analyzed_plan(frame), mode)
 
 
 def streams_read(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
@@ -136,16 +137,6 @@ def is_command(spark: SparkSession, plan: Any) -> bool:
         _jvm(spark).java.lang.Class.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")
     )
     return any(kind.isInstance(plan) for kind in kinds)
-
-
-def check_append(spark: SparkSession, frame: DataFrame) -> None:
-    """Raise AnalysisException where Spark runs no query of these rows in append mode.
-
-    As when the query starts: ``UnsupportedOperationChecker.checkForStreaming``, since 2.0.
-    """
-    sql = _jvm(spark).org.apache.spark.sql
-    checker = sql.catalyst.analysis.UnsupportedOperationChecker
-    checker.checkForStreaming(analyzed_plan(frame), sql.streaming.OutputMode.Append())
 
 
 def sql_file_statements(spark: SparkSession, text: str, shown: str) -> Iterator[Any]:
