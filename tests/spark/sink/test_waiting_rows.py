@@ -183,6 +183,12 @@ def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition
         InvalidRequest, match=r"partition columns were \(none\).*\(a\): take a savepoint of the idle"
     ):
         begun_as(Defined(partition_by=("a",)))
+    asked: list[SinkCut] = []
+    of: Any = SimpleNamespace(
+        refuse_changed=lambda *_, **__: None, of=lambda _: SimpleNamespace(refuse_fork=asked.append)
+    )
+    SinksAtStart(sinks=of, reporter=nothing, before=nothing).refuse_forks({UID: cut})
+    assert asked == [cut]  # the sink itself is asked, too, before any is changed
 
 
 def test_a_fork_is_compared_with_the_rows_it_begins_with_until_it_has_published_its_own(
