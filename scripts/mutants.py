@@ -169,7 +169,7 @@ FAULTS = (
         "spark/epoch/run.py",
         'self.attempt.progress(f"{self.run_id}-{self.coordinator.epoch}")',
         "self.attempt.progress(self.run_id)",
-        "tests/spark/epoch/test_programs.py -k second_run",
+        "tests/spark/epoch/test_programs.py -k second_run -m nightly",
     ),
     Fault(
         "a query that somebody stopped had read everything",
