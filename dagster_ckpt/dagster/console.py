@@ -66,7 +66,7 @@ def failure(sentence: str, cause: BaseException | None = None, *, allow_retries:
 def in_sentences(context: dg.InitResourceContext) -> None:
     """Leave Dagster's own lines of level DEBUG out of a run's console, where nobody has chosen a level.
 
-    And what it says of each step behind one that has failed.
+    And what it says of each step behind one that has failed, and of the first one: a run ends with that sentence.
     """
     run, instance = context.run, context.instance
     if context.log is None or run is None or shows_traces():
@@ -86,9 +86,14 @@ class _Few(logging.Filter):
     def __init__(self, least: int) -> None:
         super().__init__()
         self._least = least
+        self._has_failed = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is shown."""
         metadata: dict[str, Any] = getattr(record, LOG_RECORD_METADATA_ATTR, None) or {}
         said = str(metadata.get("orig_message", ""))
+        event = metadata.get("dagster_event")
+        if event is not None and event.is_step_failure and not self._has_failed:
+            self._has_failed = True
+            return False
         return record.levelno >= self._least and not _NOT_EXECUTED.fullmatch(said)

@@ -13,13 +13,18 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra, shows_traces
 from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
-from dagster_ckpt.spark.java.process import ENDING, beside_arguments, forget_java, java_has_ended
+from dagster_ckpt.spark.java.process import (
+    ENDING,
+    beside_arguments,
+    forget_java,
+    java_has_ended,
+    of_this_start,
+)
 from dagster_ckpt.spark.java.sessions import (
     active_context,
     is_local,
@@ -81,7 +86,6 @@ _STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PYTHON = "spark.pyspark.python"
 _FORGIVEN = "spark.executor.failuresValidityInterval"
 """Else a stream's failed executors are counted from its first day on, and a handful of them ends it."""
-_WORKER_START = Path(__file__).with_name("worker_start")
 LOCAL_CHECKSUMS = "spark.dagster_ckpt.localFileChecksums"
 """Ours: whether Hadoop writes ``.name.crc`` beside every file on a local disk; Spark without us always does."""
 
@@ -158,7 +162,7 @@ def build_session(
     had_context = active_context() is not None
     # Settings of a Java that starts are its arguments.
     arguments = contextlib.nullcontext(settings) if had_context else beside_arguments(settings)
-    with _keeping_interrupts(), compiled_pyspark(), arguments as given:
+    with _keeping_interrupts(), of_this_start(settings), arguments as given:
         builder = SparkSession.builder.appName(app_name)
         for key, value in given.items():
             builder = builder.config(key, value)
@@ -289,20 +293,6 @@ def without_java(error: BaseException) -> InvalidRequest | None:
         "apt install openjdk-17-jre-headless) and set JAVA_HOME to its folder; or mend what it said above before it "
         "ended, such as a package of spark.jars.packages that is not found"
     )
-
-
-@contextlib.contextmanager
-def compiled_pyspark() -> Iterator[None]:
-    """Let the Python processes of a Spark that is started inside import pyspark from its package, not from a zip."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_WORKER_START), *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager

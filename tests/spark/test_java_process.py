@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,3 +96,43 @@ def test_a_java_that_is_killed_while_it_makes_a_session_is_named(
     ):
         build_session("killed")
     assert SparkContext._gateway is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "is_ours"),
+    [
+        ({}, {}, True),
+        (
+            {"spark.log.level": "INFO", "spark.driver.extraJavaOptions": "-Xss4m"},
+            {"JAVA_TOOL_OPTIONS": "-Xss4m"},
+            True,
+        ),
+        ({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=mine.xml"}, {}, False),
+        ({"spark.log.structuredLogging.enabled": "true"}, {}, False),
+        ({"spark.driver.extraClassPath": "/mine"}, {}, False),
+        ({}, {"SPARK_SUBMIT_OPTS": "-Dlog4j.configurationFile=mine.xml"}, False),
+        ({}, {"LOG4J_CONFIGURATION_FILE": "mine.xml"}, False),
+        ({}, {"SPARK_CONF_DIR": "conf"}, False),
+        ({}, {"DAGSTER_CKPT_TRACEBACK": "1"}, False),
+    ],
+)
+def test_a_start_is_quiet_where_nobody_has_configured_javas_logging(
+    settings: dict[str, str],
+    variables: dict[str, str],
+    is_ours: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.xml").touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("DAGSTER_CKPT_TRACEBACK", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with java_process.of_this_start(settings):
+        options = os.environ["SPARK_SUBMIT_OPTS"]
+    assert dict(os.environ) == before
+    assert ("log4j2.properties" in options) == is_ours
+    assert variables.get("SPARK_SUBMIT_OPTS", "") in options

@@ -22,7 +22,7 @@ from typing import Any
 
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, KeeperAddress, receive, send
-from dagster_ckpt.spark.session import compiled_pyspark
+from dagster_ckpt.spark.java.process import of_this_start
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Jvm:
         chosen = SparkConf(loadDefaults=False)
         for key, value in conf.items():
             chosen.set(key, value)
-        with compiled_pyspark():
+        with of_this_start(conf):
             self._gateway: Any = launch_gateway(chosen)
         parameters = self._gateway.java_parameters
         self.port: int = parameters.port

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.errors import shows_traces
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -101,6 +103,12 @@ def detach() -> None:
 
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
+_OPTIONS = "SPARK_SUBMIT_OPTS"
+_VARIABLES = (_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_LOGGED_ELSEWHERE = ("spark.driver.extraClassPath", "spark.log.structuredLogging.enabled")
+"""Settings with which Log4j may find, or Spark choose, a configuration that ours would hide."""
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_WORKER_START = Path(__file__).parent.with_name("worker_start")
 _FILE = "--properties-file"
 _NAMES = re.compile(
     r"(?i)secret|password|passwd|token|credential|access[.-]?key|account[.-]?key|private[.-]?key|\bsas\b"
@@ -131,14 +139,49 @@ def beside_arguments(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
         ) as file:
             file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in hidden.items())
         given = f"{_FILE} {shlex.quote(str(path))} --load-spark-defaults {before or 'pyspark-shell'}"
-        os.environ[_SUBMIT] = given
-        try:
+        with _variable(_SUBMIT, given):
             yield {name: value for name, value in settings.items() if name not in hidden}
-        finally:
-            if before is None:
-                os.environ.pop(_SUBMIT, None)
-            else:
-                os.environ[_SUBMIT] = before
+
+
+@contextlib.contextmanager
+def of_this_start(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let a Spark that is started inside import pyspark from its package, not from a zip, and start without chatter.
+
+    Eight lines that ask for nothing leave the console, where nobody has configured Java's logging.
+    """
+    paths = os.pathsep.join([str(_WORKER_START), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = os.environ.get(_OPTIONS, "")
+    if not configures_logging(settings):
+        options = f"{options} -Dlog4j2.configurationFile={_LOGGING.as_uri()}".strip()
+    with _variable("PYTHONPATH", paths), _variable(_OPTIONS, options):
+        yield
+
+
+def configures_logging(settings: Mapping[str, str]) -> bool:
+    """Tell whether a user's setting, variable or file says how Java logs; Spark's own file of defaults wins anyway."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    if shows_traces() or any(settings.get(name) for name in _LOGGED_ELSEWHERE):
+        return True
+    if os.environ.get("LOG4J_CONFIGURATION_FILE"):
+        return True
+    options = (settings.get("spark.driver.extraJavaOptions", ""), *map(os.environ.get, _VARIABLES))
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
+    return any("log4j" in (given or "") for given in options) or any(folder.glob("log4j*"))
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Let a variable of the environment have a value inside."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
 
 
 def _escaped(text: str) -> str:
