@@ -53,6 +53,12 @@ class CatalogSettings:
         file = self._file
         return file is not None and not file.exists()
 
+    @property
+    def own_folder(self) -> Path | None:
+        """The folder of a catalog that this library made, with its tables in it; None: the catalog is the user's."""
+        file = self._file
+        return file.parent if file is not None and self == sqlite_in(file.parent) else None
+
     def open(self) -> Catalog:
         """Return the catalog. Raises InvalidRequest where its settings are wrong."""
         file = self._file

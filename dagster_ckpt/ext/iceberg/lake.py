@@ -286,9 +286,23 @@ class Lake:
             return None
         with reading(self.place):
             try:
-                return self._catalog().load_table(self.identifier)
+                table = self._catalog().load_table(self.identifier)
             except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
                 return None
+        self._refuse_of_a_copy(str(table.location()))
+        return table
+
+    def _refuse_of_a_copy(self, location: str) -> None:
+        """Iceberg names files by their whole paths: of two copies of a catalog each would delete the other's."""
+        ours, lies = self.settings.own_folder, folder_at(location)
+        if ours is None or self.given_location or lies is None:
+            return
+        if not lies.resolve().is_relative_to(ours.resolve()):
+            raise InvalidRequest(
+                f"table {self.place} has its files in {lies}, outside {ours}: the folder of tables was copied, and the "
+                "copy would change files of the original. Work with the original; in a copied deployment remove "
+                f"{ours} and fork a snapshot, or begin with restore_from: none"
+            )
 
 
 def folder_at(location: str) -> Path | None:
@@ -313,8 +327,8 @@ def reading(place: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise Corrupt(
-            f"table {place} has lost a file of its metadata: {error}. Bring it back from a backup, or write to a "
-            "new table"
+            f"table {place} has lost a file of its metadata: {error}. Bring it back from a backup (a folder of tables "
+            "that was moved: to its old place), or write to a new table"
         ) from error
     except Exception as error:
         if not _is_outside(error):

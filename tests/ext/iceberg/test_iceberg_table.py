@@ -373,6 +373,18 @@ def test_a_catalog_that_is_put_back_or_removed_under_a_living_process_is_seen(tm
     assert keys(run) == [1, 2, 3, 4]
 
 
+def test_a_copied_folder_of_tables_does_not_touch_the_originals_files(tmp_path: Path) -> None:
+    original = begun(tmp_path / "ours")
+    published(original, 1)
+    shutil.copytree(tmp_path / "ours", tmp_path / "copy")
+    with pytest.raises(InvalidRequest, match="the folder of tables was copied"):
+        begun(tmp_path / "copy")
+    shutil.rmtree(context_in(tmp_path / "copy", FIRST).table_dir / "iceberg")
+    published(begun(tmp_path / "copy"), 1)
+    (tmp_path / "link").symlink_to(tmp_path / "ours")
+    assert keys(begun(tmp_path / "link")) == keys(original) == [1]
+
+
 def test_a_table_that_was_removed_or_made_anew_is_told(tmp_path: Path) -> None:
     run = begun(tmp_path)
     published(run, 1)
