@@ -1,10 +1,12 @@
 """Draws pipelines and stories from seeds, plays them on Spark, and compares all tables with a model in plain Python.
 
     python -m benchmarks.fuzz [--played] [--seeds 20] [--from 1] [--minutes 0] [--shrink] [--folder PATH]
+    python -m benchmarks.fuzz --kills 500 [--from 1] [--minutes 0] [--folder PATH]
 
 What is drawn is in ``tests/fuzz/drawn.py``, the truth in ``tests/fuzz/model.py``. A seed replays exactly. A failing
 one is printed with its story, its folder is kept, and ``--shrink`` leaves out steps while it still fails. With
-``--played`` all is real but Spark's queries, and a seed is a tenth of the work. Ends with 1 where one was found.
+``--played`` all is real but Spark's queries, and a seed is a tenth of the work. With ``--kills`` programs of their own
+run them and are killed so often (``tests/fuzz/killed.py``). Ends with 1 where one was found.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from benchmarks.common import spark_session
 from dagster_ckpt.spark.epoch import drains
 from tests.attack.judge import Verdict
 from tests.fuzz.drawn import Drawn, What, draw
+from tests.fuzz.killed import History, Killing
 from tests.fuzz.played_world import as_played, played_without_spark
 from tests.fuzz.story import played, shrunk
 from tests.fuzz.world import Finding, World
@@ -46,6 +49,8 @@ def main() -> int:
     memory = Path("/dev/shm")
     parent = arguments.folder or (memory if memory.is_dir() else None)
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir=parent))
+    if arguments.kills:
+        return _killed(arguments, scratch, began)
     with _player(scratch, without_spark=arguments.played) as play:
         for seed in _seeds(arguments, began):
             at = time.monotonic()
@@ -75,6 +80,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=0.0, help="as many seeds as begin within them")
     parser.add_argument("--played", action="store_true", help="without Spark")
     parser.add_argument("--shrink", action="store_true")
+    parser.add_argument("--kills", type=int, default=0, help="of processes, until so many were killed")
     parser.add_argument(
         "--folder", type=Path, default=None, help="default: in memory where there is such a disk"
     )
@@ -89,6 +95,37 @@ def _seeds(arguments: argparse.Namespace, began: float) -> Iterator[int]:
         if time.monotonic() - began > 60 * arguments.minutes:
             return
         yield seed
+
+
+def _killed(arguments: argparse.Namespace, scratch: Path, began: float) -> int:
+    """Kill programs that run drawn pipelines until there were as many kills, or the time is over."""
+    killing, found, reads, histories = Killing(scratch), 0, 0, 0
+    try:
+        for seed in itertools.count(arguments.first):
+            is_late = arguments.minutes and time.monotonic() - began > 60 * arguments.minutes
+            if killing.kills >= arguments.kills or is_late:
+                break
+            history = History(draw(seed), _empty(scratch / str(seed)), killing)
+            try:
+                anomalies = [*map(str, history.play())]
+            except AssertionError as stuck:
+                anomalies = [str(stuck)[:2000]]
+            histories, reads, found = histories + 1, reads + history.reads, found + bool(anomalies)
+            print(f"seed {seed}: {killing.kills} kills, {history.reads} reads", *anomalies[:20], sep="\n    ", flush=True)
+            if not anomalies:
+                shutil.rmtree(scratch / str(seed), ignore_errors=True)
+    finally:
+        killing.end()
+    done = ", ".join(f"{count} {what}" for what, count in sorted(killing.done.items()))
+    print(
+        f"{histories} histories in {time.monotonic() - began:.0f} s, {killing.kills} kills, {reads} reads, "
+        f"{found} with anomalies: {done}"
+    )
+    if found:
+        print(f"  what failed is in {scratch}")
+    else:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 1 if found else 0
 
 
 Play = Callable[[Drawn, Path], tuple[World, Finding | None]]
