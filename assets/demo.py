@@ -3,8 +3,8 @@
 Days of flights arrive and epochs run as real Dagster runs; a savepoint is taken; one run is killed with SIGKILL in the
 middle of its work and the pipeline restarted from its latest checkpoint. The same pipeline then goes on as a stream
 while more days arrive, with checkpoints on a timer, and is stopped with a savepoint; both tables are compared with the
-truth. Last, a second pipeline forks from the first savepoint, replays, and is compared as well. Everything stays under
-``.demo/``.
+truth. Last, a second pipeline forks from the first savepoint, replays, and is compared as well. What readers saw on the
+way is recorded, and judged by a checker of its own. Everything stays under ``.demo/``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from assets import truth
 from assets.demo_deployment import Deployment, RunFailed, StandsStill
+from assets.demo_history import DemoHistory
 from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import FlightsFeed, date_of, prepare
 
@@ -47,31 +48,50 @@ def main() -> int:
             return 1
     say(f"finished in {_seconds(began)}; `make dev` shows these runs and checkpoints in Dagster")
     if differences:
-        out.print(f"[red]{differences} of 4 comparisons differ from the truth[/red]")
+        out.print(f"[red]{differences} of 5 comparisons differ from the truth[/red]")
         return 1
     out.print("[green]nothing lost, nothing doubled[/green]")
     return 0
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Days that arrive, each recorded before it does."""
+
+    feed: FlightsFeed
+    history: DemoHistory
+
+    def arrive(self, day: int) -> None:
+        self.history.arrive(day)
+        self.feed.arrive(day)
+
+
 def _story(dagster: Deployment, feed: FlightsFeed) -> int:
-    _epoch(dagster, feed, "epoch 1", FIRST)
-    _epoch(dagster, feed, "epoch 2", SECOND)
+    history = DemoHistory(DEMO_DIR / "history.jsonl")
+    source = _Source(feed, history)
+    _epoch(dagster, source, "epoch 1", FIRST)
+    _epoch(dagster, source, "epoch 2", SECOND)
     savepoint = _savepoint(dagster)
-    _killed(dagster, feed)
-    _epoch(dagster, feed, "epoch 3, again", LAST, note="restarted from the latest checkpoint; meanwhile")
-    _stream(dagster, feed)
+    _killed(dagster, source)
+    _epoch(dagster, source, "epoch 3, again", LAST, note="restarted from the latest checkpoint; meanwhile")
+    _stream(dagster, source)
     differences = _compare("flights", DEMO_DIR / "tables")
+    history.look(DEMO_DIR / "tables", settled=True)
     _fork(dagster, savepoint)
-    return differences + _compare("flights_fork", DEMO_DIR / "fork_tables")
+    history.fork("flights_fork", SECOND[-1])
+    history.look(DEMO_DIR / "fork_tables", "flights_fork", settled=True)
+    return differences + _compare("flights_fork", DEMO_DIR / "fork_tables") + _judged(history)
 
 
 # --- chapters -----------------------------------------------------------------------------------------------------
 
 
-def _epoch(dagster: Deployment, feed: FlightsFeed, name: str, days: Iterable[int], *, note: str = "") -> None:
-    arrived = [day for day in days if feed.arrive(day)]
-    heading(name, f"{note} {date_of(arrived[0])} to {date_of(arrived[-1])} arrive".strip())
+def _epoch(dagster: Deployment, source: _Source, name: str, days: range, *, note: str = "") -> None:
+    for day in days:
+        source.arrive(day)
+    heading(name, f"{note} {date_of(days[0])} to {date_of(days[-1])} arrive".strip())
     run = dagster.run("flights")
+    source.history.look(DEMO_DIR / "tables")
     _report(dagster, run)
 
 
@@ -83,18 +103,20 @@ def _savepoint(dagster: Deployment) -> str:
     return str(location)
 
 
-def _killed(dagster: Deployment, feed: FlightsFeed) -> None:
+def _killed(dagster: Deployment, source: _Source) -> None:
     for day in KILLED:
-        feed.arrive(day)
+        source.arrive(day)
     heading("epoch 3", f"{date_of(KILLED[0])} to {date_of(KILLED[-1])} arrive; the run will be killed")
     run = dagster.launch("flights")
     pid = dagster.kill_when_step_runs(run, "airport_delays")
+    source.history.killed()
+    source.history.look(DEMO_DIR / "tables")
     say(
         f"run {run[:8]} (process {pid}) killed with SIGKILL while airport_delays was at work: {dagster.wait(run)}"
     )
 
 
-def _stream(dagster: Deployment, feed: FlightsFeed) -> None:
+def _stream(dagster: Deployment, source: _Source) -> None:
     """The same stages at once, as concurrent queries: barriers flow while days keep arriving."""
     heading(
         "stream", f"{date_of(STREAMED[0])} to {date_of(STREAMED[-1])} arrive while all stages run at once"
@@ -108,7 +130,8 @@ def _stream(dagster: Deployment, feed: FlightsFeed) -> None:
         seen = completed()
         dagster.until(run, "a checkpoint completes", lambda seen=seen: completed() > seen, completed)  # type: ignore[misc]
         for day in range(first, min(first + AT_ONCE, STREAMED[-1] + 1)):
-            feed.arrive(day)
+            source.arrive(day)
+        source.history.look(DEMO_DIR / "tables")
     tables = DEMO_DIR / "tables"
     with suppress(StandsStill):  # the comparison says what is missing
         dagster.until(run, "the tables hold all", lambda: not _differences(tables), lambda: _files(tables))
@@ -160,6 +183,14 @@ def _compare(pipeline: str, tables: Path) -> int:
     say(f"airport_delays ({len(closed)} days whose watermark has passed): {delays}")
     say(f"tail_totals: {totals}; {truth.tail_totals().without_tail_number:,} flights have no tail number")
     return (not delays.ok) + (not totals.ok)
+
+
+def _judged(history: DemoHistory) -> int:
+    reads, found = history.judged()
+    say(f"{reads} reads on the way, judged by a checker: {len(found)} anomalies")
+    for one in found[:10]:
+        say(str(one))
+    return bool(found)
 
 
 # --- printing -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -99,6 +100,7 @@ def _seeds(arguments: argparse.Namespace, began: float) -> Iterator[int]:
 
 def _killed(arguments: argparse.Namespace, scratch: Path, began: float) -> int:
     """Kill programs that run drawn pipelines until there were as many kills, or the time is over."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no program outlives this one
     killing, found, reads, histories = Killing(scratch), 0, 0, 0
     try:
         for seed in itertools.count(arguments.first):
@@ -111,7 +113,12 @@ def _killed(arguments: argparse.Namespace, scratch: Path, began: float) -> int:
             except AssertionError as stuck:
                 anomalies = [str(stuck)[:2000]]
             histories, reads, found = histories + 1, reads + history.reads, found + bool(anomalies)
-            print(f"seed {seed}: {killing.kills} kills, {history.reads} reads", *anomalies[:20], sep="\n    ", flush=True)
+            print(
+                f"seed {seed}: {killing.kills} kills, {history.reads} reads",
+                *anomalies[:20],
+                sep="\n    ",
+                flush=True,
+            )
             if not anomalies:
                 shutil.rmtree(scratch / str(seed), ignore_errors=True)
     finally:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.common import scratch
 from benchmarks.soak_common import Soak
@@ -39,13 +39,14 @@ PATIENCE = 30.0
 
 class ClusterSoak(Soak):
     faults = ("worker", "executor", "kill", "terminate", "application")
+    tables: ClassVar = {"lines": "append", "totals": "keyed", "bills": "append"}
     pauses = (1.0, 3.0)
 
     def __init__(
         self, folder: Path, cluster: StandaloneCluster, source: Feed, places: Places, dice: random.Random
     ) -> None:
-        super().__init__(dice)
-        self.folder, self.cluster, self.source, self.places = folder, cluster, source, places
+        super().__init__(dice, folder)
+        self.cluster, self.source, self.places = cluster, source, places
         self.ended: Counter[str] = Counter()
         self._is_stuck = False
         self._drivers = 0
@@ -77,9 +78,12 @@ class ClusterSoak(Soak):
         return len(self.source.orders)
 
     def feed(self) -> None:
-        self.source.order(
-            *((self.dice.choice(CUSTOMERS), self.dice.randint(1, 9)) for _ in range(self.dice.randint(1, 20)))
-        )
+        rows = [
+            (self.dice.choice(CUSTOMERS), self.dice.randint(1, 9)) for _ in range(self.dice.randint(1, 20))
+        ]
+        before, after = truth(self.source), truth(self.source.with_order(*rows))
+        self.recorder.write({name: (after[name] - before[name]).elements() for name in after})
+        self.source.order(*rows)
         self._do_what_is_due()
 
     # --- faults -------------------------------------------------------------------------------------------------
@@ -155,12 +159,18 @@ class ClusterSoak(Soak):
 
     def look(self) -> bool:
         self.looks += 1
-        shown, wanted = self.places.shown(), truth(self.source)
+        shown, wanted = self._seen(), truth(self.source)
         wrong = (shown["lines"] - wanted["lines"]) + (shown["bills"] - wanted["bills"])
         wrong += self._wrong_totals(shown["totals"])
         if wrong:
             print(f"rows that must not be there: {sorted(map(str, wrong.elements()))[:10]}")
         return not wrong and not self._is_stuck
+
+    def _seen(self, **more: bool) -> dict[str, Counter[tuple[Any, ...]]]:
+        """Read all tables, and record what was seen."""
+        began, shown = self.recorder.now(), self.places.shown()
+        self.recorder.read(began, {name: rows.elements() for name, rows in shown.items()}, **more)
+        return shown
 
     def _wrong_totals(self, totals: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
         """Return what is not one row a customer with the sum of as many of its first orders as the row has counted."""
@@ -175,7 +185,9 @@ class ClusterSoak(Soak):
     def settle(self) -> bool:
         self._due = [(0.0, act) for _, act in self._due]
         self._do_what_is_due()
-        return self._all_shown("everything is in all tables")
+        settled = self._all_shown("everything is in all tables")
+        self._seen(settled=True)
+        return settled
 
     def _all_shown(self, what: str) -> bool:
         """Wait until the tables show everything that was fed; nothing more is fed meanwhile."""

@@ -1,4 +1,7 @@
-"""What the soaks share: feed, break, look, until the time is up; then everything that was fed is there, once."""
+"""What the soaks share: feed, break, look, until the time is up; then everything that was fed is there, once.
+
+What arrived, what readers saw and what broke is recorded, and judged by the outside checker in the end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
+
+from tests.checker.check import check
+from tests.checker.record import Recorder
 
 FIRST_FAULT_AFTER = 30.0
 BETWEEN_FAULTS = (10.0, 30.0)
@@ -16,11 +24,14 @@ class Soak(ABC):
     """One soak: what is fed, what breaks, and what must hold all the while."""
 
     faults: ClassVar[tuple[str, ...]]
+    tables: ClassVar[Mapping[str, str]]
+    """The tables that are read, as a history names them."""
     pauses: ClassVar[tuple[float, float]] = (0.2, 1.0)
     """Seconds between two arrivals, from and to."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, dice: random.Random, folder: Path) -> None:
+        self.dice, self.folder = dice, folder
+        self.recorder = Recorder(folder / "history.jsonl", self.tables)
         self.done: Counter[str] = Counter()
         self.looks = 0
 
@@ -36,11 +47,21 @@ class Soak(ABC):
                 next_fault = time.monotonic() + self.dice.uniform(*BETWEEN_FAULTS)
             if not self.look():
                 return False
-        return self.settle()
+        settled = self.settle()
+        return self.judged() and settled
+
+    def judged(self) -> bool:
+        """Have the outside checker judge all that was seen."""
+        events = self.recorder.events()
+        found = check(events)
+        reads = sum(one["event"] == "read" for one in events)
+        print(f"checker: {reads} reads, {len(found)} anomalies", *found[:20], sep="\n  ")
+        return not found
 
     def break_something(self, name: str) -> None:
         self.done[name] += 1
         print(f"  {time.strftime('%H:%M:%S')} {name} ({self.fed} rows so far)", flush=True)
+        self.recorder.did(name)
         self.fault(name)
 
     @property

@@ -8,12 +8,9 @@ Where two sources or a watermark leave open what a table shows on the way, its r
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -26,12 +23,11 @@ from tests.checker.check import Found, check
 from tests.checker.record import Recorder
 from tests.fuzz.drawn import Drawn, Op
 from tests.fuzz.model import Model, columns_of
-from tests.fuzz.program import AHEAD
+from tests.fuzz.program import obey
 from tests.fuzz.tables import rows_in
 from tests.fuzz.values import COLUMNS, Row, rows_of_feed
 from tests.fuzz.world import World
 from tests.progress import wait_until
-from tests.root import ROOT
 
 HOUR = 3600.0
 WAYS = ("program",) * 6 + ("python", "java", "terminated")
@@ -39,35 +35,21 @@ WAYS = ("program",) * 6 + ("python", "java", "terminated")
 CLOCKS = (0.0,) * 6 + (HOUR, -HOUR)
 
 
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.fuzz.program"])
+
+
 class Program:
     """A program in a session of its own, and what it answered."""
 
     def __init__(self, scratch: Path, *, ahead: float = 0.0) -> None:
-        environment = {**os.environ, AHEAD: str(ahead)}
-        with (scratch / "programs.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.program", str(scratch)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.answers: list[dict[str, Any]] = []
-        self._seen = 0
-        threading.Thread(target=self._listen, daemon=True).start()
-        wait_until(lambda: self.answers or self._ended(), "a program has its Spark", moves=self._busy)
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with contextlib.suppress(ValueError):
-                self.answers.append(json.loads(line))
-
-    def _ended(self) -> bool:
-        assert self.process.poll() is None, "a program ended before it had a Spark: programs.log says why"
-        return False
+        self.orders, theirs = _SERVER.Pipe()
+        self.process = _SERVER.Process(target=obey, args=(theirs, scratch, ahead), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._answer: dict[str, Any] | None = None
+        wait_until(lambda: self.answer, "a program has its Spark", moves=self._busy)
+        assert "ready" in (self.answer or ()), "a program ended before it had a Spark: programs.log says why"
 
     def _busy(self) -> object:
         with contextlib.suppress(OSError):
@@ -76,22 +58,36 @@ class Program:
 
     def order(self, **order: Any) -> None:
         """Give an order; its answer comes when the run has ended."""
-        assert self.process.stdin is not None
-        self._seen = len(self.answers)
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
+        self._answer = None
+        with contextlib.suppress(OSError):
+            self.orders.send(order)
 
     @property
     def answer(self) -> dict[str, Any] | None:
         """The answer to the last order; None: there is none yet."""
-        if len(self.answers) > self._seen:
-            return self.answers[self._seen]
-        return {"crashed": "the program is gone"} if self.process.poll() is not None else None
+        if self._answer is None:
+            with contextlib.suppress(EOFError, OSError):
+                if self.orders.poll():
+                    self._answer = self.orders.recv()
+            if self._answer is None and not self.is_alive:
+                self._answer = {"crashed": "the program is gone"}
+        return self._answer
+
+    @property
+    def is_alive(self) -> bool:
+        """It has not ended."""
+        return self.process.is_alive()
+
+    @property
+    def pid(self) -> int:
+        """Of its Python, and of its session."""
+        assert self.process.pid is not None
+        return self.process.pid
 
     def signal(self, number: int) -> None:
         """Send a signal to Python and Java."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            os.killpg(self.pid, number)
 
     def kill(self, way: str = "program") -> None:
         """Kill it in one of ``WAYS``, and what is left of it once that has noticed."""
@@ -100,17 +96,17 @@ class Program:
         elif way == "python":
             self.process.kill()
         elif way == "java":
-            for pid in _below(self.process.pid, "org.apache.spark.deploy.SparkSubmit"):
+            for pid in _below(self.pid, "org.apache.spark.deploy.SparkSubmit"):
                 _kill(pid)
         if way != "program":
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: self.answer, "the other half notices", quiet=20)
         self.signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.join()
 
     def kill_worker(self, dice: Random) -> bool:
         """Kill one of the processes in which Spark runs Python; tell whether there was one."""
-        workers = _below(self.process.pid, "pyspark.daemon") + _below(self.process.pid, "pyspark.sql")
+        workers = _below(self.pid, "pyspark.daemon") + _below(self.pid, "pyspark.sql")
         return bool(workers) and _kill(dice.choice(workers))
 
 
@@ -154,7 +150,7 @@ class Killing:
 
     def started(self, dice: Random) -> Program:
         """Return the program that is alive, or start one, whose clock may be wrong."""
-        if self.program is None or self.program.process.poll() is not None:
+        if self.program is None or not self.program.is_alive:
             ahead = dice.choice(CLOCKS)
             self.done["clocks an hour off"] += ahead != 0
             self.program = Program(self.scratch, ahead=ahead)
@@ -181,15 +177,13 @@ class History:
         self.world = World(drawn, None, folder)  # type: ignore[arg-type]
         self.model, self.numbers = Model(), 0
         self.writes: list[dict[str, list[list[Any]]]] = []
-        kinds = {
-            one.place: "keyed" if one.key else "append" for _, one in drawn.sinks
-        }
+        kinds = {one.place: "keyed" if one.key else "append" for _, one in drawn.sinks}
         self.recorder = Recorder(folder / "history.jsonl", kinds)
-        self.sources = [one for one in drawn.stages if one.op is Op.SOURCE]
+        self.sources = [int(one.uid.split("_")[1]) for one in drawn.stages if one.op is Op.SOURCE]
         is_open = len(self.sources) > 1 or any(one.op is Op.CLOSED for one in drawn.stages)
         self.reads_on_the_way = not is_open
         self.reads = 0
-        for of in range(len(self.sources)):
+        for of in self.sources:
             (folder / "feed" / str(of)).mkdir(parents=True)
 
     def play(self) -> list[Found]:
@@ -200,6 +194,10 @@ class History:
             restores = number and self.dice.random() < 0.15
             self.life(self.restored() if restores else None)
         self.settle()
+        return self.judged()
+
+    def judged(self) -> list[Found]:
+        """Return what the outside checker finds in all that was read."""
         return check(self.recorder.events())
 
     # --- lives ------------------------------------------------------------------------------------------------------
@@ -208,6 +206,8 @@ class History:
         """Let a run live for a while, and kill it."""
         program = self.killing.started(self.dice)
         self.order(program, self.dice.choice(("stream", "stream", "stream", "epoch")), restore)
+        if self.dice.random() < 0.7:
+            self.until_it_moves(program)
         self.go_on(program, self.dice.choice((0.5, 2.0, 5.0, 9.0)) * self.dice.random())
         if self.dice.random() < 0.08:
             program = self.suspended(program)
@@ -232,9 +232,15 @@ class History:
                 self.feed()
             if self.reads_on_the_way:
                 self.look()
-            if self.dice.random() < 0.04 and program.kill_worker(self.dice):
+            if self.dice.random() < 0.12 and program.kill_worker(self.dice):
                 self.did("killed worker")
             time.sleep(self.dice.uniform(0.1, 0.5))
+
+    def until_it_moves(self, program: Program) -> None:
+        """Wait until a run changes something, as long as the machine takes for it."""
+        before, until = self.files(), time.monotonic() + 60
+        while self.files() == before and program.answer is None and time.monotonic() < until:
+            time.sleep(0.05)
 
     def suspended(self, program: Program) -> Program:
         """Suspend a program, let another one take the pipeline over, and wake the first up."""
@@ -288,13 +294,13 @@ class History:
             self.read(number, settled=True)
 
     def files(self) -> object:
-        return sum(1 for _ in self.folder.rglob("*"))
+        return sum(1 for place in ("lab", "tables") for _ in (self.folder / place).rglob("*"))
 
     # --- what arrives and what is seen ------------------------------------------------------------------------------
 
     def feed(self) -> None:
         """Let a file arrive."""
-        of = self.dice.randrange(len(self.sources))
+        of = self.dice.choice(self.sources)
         number = self.numbers * 10 + of * 3
         self.numbers += 1
         drawn = self.drawn

@@ -1,13 +1,12 @@
 """Program that runs drawn pipelines with a Spark of its own, as it is ordered, until it is killed.
 
-    python -m tests.fuzz.program FOLDER    (orders are lines of JSON on its input, answers such lines on its output)
+It is forked from a process that has imported all this: half of what a program's start costs.
 """
 
 from __future__ import annotations
 
 import errno
 import faulthandler
-import json
 import logging
 import os
 import signal
@@ -15,40 +14,51 @@ import sys
 import time
 import traceback
 import warnings
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-AHEAD = "FUZZ_CLOCK_AHEAD"
-"""Variable with the seconds by which the program's clock is ahead, which may be less than 0."""
+from benchmarks.common import spark_session
+from dagster_ckpt import run_epoch, run_stream
+from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.epoch import drains
+from dagster_ckpt.spark.streaming import running_stage
+from dagster_ckpt.spark.streaming.restart import FixedDelay
+from tests.fuzz.drawn import draw
+from tests.fuzz.story import settings_kept
+from tests.fuzz.world import World
+from tests.spark_session import PATIENT_STARTS, SPARK_JVM
 
 
-def main() -> int:
-    """Obey orders until there are no more."""
-    _set_clock(float(os.environ.get(AHEAD, "0")))
-    answers, sys.stdout = sys.stdout, sys.stderr
+def obey(orders: Connection, scratch: Path, ahead: float) -> None:
+    """Obey orders until there are no more; a clock that is ``ahead`` by so many seconds is wrong."""
+    os.setsid()
+    with (scratch / "programs.log").open("ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
     faulthandler.register(signal.SIGUSR1)  # where it stands, for people
+    _set_clock(ahead)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    from benchmarks.common import spark_session
-    from tests.spark_session import SPARK_JVM
-
     os.environ["SPARK_SUBMIT_OPTS"] = SPARK_JVM
-    folder = Path(sys.argv[1])
+    drains.MAX_START_ATTEMPTS = running_stage.MAX_START_ATTEMPTS = PATIENT_STARTS
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.master": "local[2,3]"}
-    with spark_session(folder / f"spark-{os.getpid()}", **conf) as spark:
-        _answer(answers, {"ready": os.getpid()})
-        for number, line in enumerate(sys.stdin):
-            try:
-                _obey(json.loads(line), spark, f"program-{os.getpid()}-{number}")
-            except BaseException as error:
-                from dagster_ckpt.errors import CheckpointError
+    with spark_session(scratch / f"spark-{os.getpid()}", **conf) as spark:
+        orders.send({"ready": os.getpid()})
+        with suppress(EOFError):
+            while order := orders.recv():
+                orders.send(_answer(order, spark))
 
-                is_told = isinstance(error, CheckpointError)
-                said = f"{type(error).__name__}: {error}" if is_told else traceback.format_exc()[-3000:]
-                _answer(answers, {"refused" if is_told else "crashed": said})
-            else:
-                _answer(answers, {"ended": number})
-    return 0
+
+def _answer(order: dict[str, Any], spark: Any) -> dict[str, Any]:
+    try:
+        _run(order, spark)
+    except CheckpointError as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+    except BaseException:
+        return {"crashed": traceback.format_exc()[-3000:]}
+    return {"ended": True}
 
 
 def _set_clock(ahead: float) -> None:
@@ -57,29 +67,13 @@ def _set_clock(ahead: float) -> None:
         time.time = lambda: real() + ahead
 
 
-def _answer(answers: IO[str], told: dict[str, Any]) -> None:
-    answers.write(json.dumps(told) + "\n")
-    answers.flush()
-
-
-def _obey(order: dict[str, Any], spark: Any, run_id: str) -> None:
-    from dagster_ckpt import run_epoch, run_stream
-    from dagster_ckpt.spark.epoch import drains
-    from dagster_ckpt.spark.streaming import running_stage
-    from dagster_ckpt.spark.streaming.restart import FixedDelay
-    from tests.fuzz.drawn import draw
-    from tests.fuzz.story import settings_kept
-    from tests.fuzz.world import World
-    from tests.spark_session import PATIENT_STARTS
-
-    drains.MAX_START_ATTEMPTS = running_stage.MAX_START_ATTEMPTS = PATIENT_STARTS
+def _run(order: dict[str, Any], spark: Any) -> None:
     drawn = draw(order["seed"])
     world = World(drawn, spark, Path(order["place"]))
     _fill_disk(world.folder)
     common: dict[str, Any] = {
         "coordinator": world.coordinator.model_copy(update={"concurrent_runs": "take_over"}),
         "spark": spark,
-        "run_id": run_id,
         "restore": order.get("restore"),
     }
     with settings_kept(spark):
@@ -107,7 +101,3 @@ def _refuse_when_full(event: str, arguments: tuple[object, ...]) -> None:
         return
     if any(str(arguments[0]).startswith(disk) and os.path.lexists(f"{disk}full") for disk in _disks):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,19 @@ class Feed:
         self.customers.append({"name": name, "country": country})
 
     def order(self, *rows: tuple[str, int]) -> None:
-        made = [
+        made = self._made(rows)
+        self._put("orders", made)
+        self.orders.extend(made)
+
+    def with_order(self, *rows: tuple[str, int]) -> Feed:
+        """Return what it will be once these orders are put there."""
+        return replace(self, orders=[*self.orders, *self._made(rows)])
+
+    def _made(self, rows: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        return [
             {"number": len(self.orders) + i, "customer": who, "amount": amount}
             for i, (who, amount) in enumerate(rows)
         ]
-        self._put("orders", made)
-        self.orders.extend(made)
 
     def _put(self, name: str, rows: list[dict[str, Any]]) -> None:
         self._files += 1
