@@ -1,4 +1,4 @@
-"""Fifty-three faults of this project, each put back in a copy: the tests find every one (ARGS: those of a test)."""
+"""Fifty-seven faults of this project, each put back in a copy: the tests find every one (ARGS: those of a test)."""
 
 from __future__ import annotations
 
@@ -401,6 +401,34 @@ FAULTS = (
         "Number = Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]",
         "Number = Annotated[int, Field(ge=1)]",
         "tests/spark/test_hostile_files.py",
+    ),
+    Fault(
+        "a requeued row that now breaks what must hold went on",
+        "ext/quarantine/requeued_rows.py",
+        "        case Action.QUARANTINE | Action.FAIL:",
+        '        case Action.FAIL:\n            return "requeued"\n        case Action.QUARANTINE:',
+        "tests/ext/quarantine/test_requeued_rows.py",
+    ),
+    Fault(
+        "rows that were ordered through their stage twice went through it twice",
+        "operations/care/requeue.py",
+        "if (one.stage, one.where) not in known)",
+        ")",
+        "tests/ext/quarantine/test_requeued_rows.py",
+    ),
+    Fault(
+        "an order took rows while the table showed those that the one before had taken",
+        "ext/quarantine/requeued_rows.py",
+        "shown >= before.requeued_in else []",
+        "True else []",
+        "tests/ext/quarantine/test_requeued_rows.py",
+    ),
+    Fault(
+        "a list made on the way lent its id to the next one, whose values passed for seen",
+        "spark/plan/functions.py",
+        "for given in (thing.__defaults__, thing.__kwdefaults__):",
+        "for given in ([thing.__defaults__, thing.__kwdefaults__],):",
+        "tests/spark/plan/test_functions.py",
     ),
 )
 
