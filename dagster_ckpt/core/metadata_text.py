@@ -41,6 +41,8 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
     left_out: dict[str, Any] = {"stages": silent}
     if metadata.first_number is None:
         left_out["first_number"] = True
+    if not metadata.left_tables:
+        left_out["left_tables"] = True
     text = metadata.model_dump_json(indent=2, exclude=left_out)
     if len(text) > LARGEST:
         raise InvalidRequest(

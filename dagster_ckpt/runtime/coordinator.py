@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
@@ -16,6 +17,7 @@ from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renoti
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.outcomes import (
     Rejected,
     Triggered,
@@ -131,12 +133,18 @@ class CheckpointCoordinator(CoordinatorView):
 
     # --- the attempt ----------------------------------------------------------------------------------------
 
-    def started(self, working_directory: str, shown: ShownTables | None = None) -> None:
+    def started(
+        self,
+        working_directory: str,
+        shown: ShownTables | None = None,
+        left_tables: Mapping[str, TableSnapshot] = MappingProxyType({}),
+    ) -> None:
         """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean.
 
-        ``shown``: what their tables were brought to; None: they are as they were.
+        ``shown``: what their tables were brought to; None: they are as they were. ``left_tables``: those of stages that
+        have none now, with the rows that belong to what was restored.
         """
-        self._loop.submit(i.Started(working_directory, shown))
+        self._loop.submit(i.Started(working_directory, shown, left_tables))
 
     def tables_shown(self, shown: ShownTables) -> None:
         """Let readers of several tables go on to what every one of them shows now."""

@@ -24,6 +24,7 @@ from dagster_ckpt.core.model import (
     Labeled,
     Record,
     StageSnapshot,
+    TableSnapshot,
 )
 from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
 from dagster_ckpt.core.request import SnapshotScope
@@ -339,6 +340,8 @@ class CoordinatorRecord(Record):
     """Pipeline whose tables readers of this one's name find; None: its own."""
     shown: ShownTables | None = None
     """What all tables show at one moment; None: nothing was published yet."""
+    left_tables: dict[str, TableSnapshot] = Field(default_factory=dict)
+    """As in the metadata of the attempt's checkpoints."""
 
     @property
     def shown_id(self) -> int | None:

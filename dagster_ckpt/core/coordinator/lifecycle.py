@@ -63,6 +63,7 @@ def started(state: CoordinatorState, input: Started, now: Now, draw: float) -> D
         before_restore=None,
         shape=shape_of(state.graph, state.setup.hooks),
         chains=state.graph.chains,
+        left_tables=dict(input.left_tables),
     )
     begun = replace(after, is_started=True)
     moved = Decision(state=begun) if input.shown is None else pointed_to(begun, input.shown)

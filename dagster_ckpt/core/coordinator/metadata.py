@@ -63,6 +63,7 @@ def build_metadata(
         triggered_at=pending.triggered_at,
         completed_at=now.wall,
         stages=tuple(snapshots),
+        left_tables=state.record.left_tables,
         edges=tuple((e.upstream, e.downstream) for e in state.graph.edges),
         chains=state.graph.chains,
         master_states=pending.master_states,

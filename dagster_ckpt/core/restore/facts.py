@@ -58,6 +58,8 @@ class DirectoryState(StrEnum):
     ELSEWHERE = "outside of work_dir (that is another folder now, or the deployment is a copy of the one it belongs to)"
     OTHER_PARTITIONS = "spread over another number of state partitions"
     """A stage's ``partitions`` were changed; only a restore can redistribute its state."""
+    WITHOUT_TABLE = "of a time when a stage had no table that it has now"
+    """That table may show rows which do not belong here; only a restore knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,8 @@ def _each(
     for uid, stage in pipeline.stages.items():
         if stage.table is not None:
             sink = open_sink(pipeline, uid, coordinator)
-            tables = [*(found.table for found in retained), *shown_tables(deployment)]
+            left = (one for found in retained for one in found.source.metadata.left_tables.values())
+            tables = [*(found.table for found in retained), *left, *shown_tables(deployment)]
             needed = [table for table in tables if same_place(table.uri, sink.place)]
             began = (
                 found for found in retained if found.began == pipeline.name and found.stage.uid in stage.names

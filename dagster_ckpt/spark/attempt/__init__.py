@@ -9,6 +9,7 @@
 | ``mark`` | whose a working directory is, whether its last attempt ended cleanly, and a digest of what it left |
 | ``sinks`` | the sinks of a pipeline: opened, written, cut, published |
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
+| ``left_tables`` | tables of stages that have none now: what belongs to a checkpoint, for who has one again |
 | ``showing`` | what readers are shown: changes held until all tables show them; rows of before, as the store tells |
 | ``state_place`` | where a query's state is, and its checkpointLocation |
 | ``stage_query`` | a stage as a running query |

@@ -24,6 +24,7 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.left_tables import left_tables, tell_left
 from dagster_ckpt.spark.attempt.mark import is_as_left, mark
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -70,7 +71,10 @@ def state_of_directory(
             return DirectoryState.DAMAGED
         if not _agree(last, stage.query):
             return DirectoryState.DAMAGED
-    return _state_of_partitions(pipeline, directory)
+    has_left = any(
+        s.table and not record.left_tables.keys().isdisjoint(s.names) for s in pipeline.stages.values()
+    )
+    return DirectoryState.WITHOUT_TABLE if has_left else _state_of_partitions(pipeline, directory)
 
 
 def _agree(last: BatchId | None, query: Path) -> bool:
@@ -224,29 +228,16 @@ class AttemptRestorer:
                 self._begin(directory)
             case _:
                 assert_never(decision)
-        self._tell_left(decision)
+        if not isinstance(decision, Adopt):
+            tell_left(self.tables, self.coordinator.record, self.reporter)
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
         mark(directory, self.coordinator.lineage, self.coordinator.epoch)
-        self.coordinator.started(str(directory.root), self._shown(directory, decision))
+        left = left_tables(self.tables, self.coordinator.record, directory, decision)
+        self.coordinator.started(str(directory.root), self._shown(directory, decision), left)
         sweep_older(directory.root)
         for removed in directory.remove_older_siblings():
             self.reporter.info(f"removed the working directory of an earlier attempt: {removed.name}")
         return directory
-
-    def _tell_left(self, decision: RestoreDecision) -> None:
-        """Tell of tables that the pipeline has no more, such as a quarantine: a restore takes no rows back there."""
-        shown = self.coordinator.record.shown
-        if shown is None or isinstance(decision, Adopt):
-            return
-        has = {name for uid in self.pipeline.stages for name in self.tables.names_of(uid)}
-        has |= {table.uid for table in self.pipeline.derived}
-        places = {sink.place for _, _, sink in self.tables.opened()}
-        for uid, table in shown.tables.items():
-            if uid not in has and table.uri not in places and table.head is not None:
-                self.reporter.warn(
-                    f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It "
-                    f"shows checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
-                )
 
     def _own(self) -> AttemptDirectory:
         directory = AttemptDirectory.of(self.work_dir, self.pipeline.name, self.coordinator.epoch)

@@ -347,13 +347,11 @@ class PipelineSinks:
         And what readers of ``shown`` find in that table.
         """
         names = self.pipeline.stages[uid].names
-        stages = ((metadata, stage) for metadata in restorable for stage in metadata.stages)
+        retained = ((metadata, *found) for metadata in restorable for found in metadata.tables())
         found = [
-            stage.table
-            if self.pipeline.is_called(metadata.pipeline)
-            else as_fork_began(stage.table, sink.place)
-            for metadata, stage in stages
-            if stage.table is not None and (stage.uid in names or same_place(stage.table.uri, sink.place))
+            table if self.pipeline.is_called(metadata.pipeline) else as_fork_began(table, sink.place)
+            for metadata, name, table in retained
+            if name in names or same_place(table.uri, sink.place)
         ]
         tables = () if shown is None else shown.tables.values()
         return [*found, *(table.as_cut() for table in tables if same_place(table.uri, sink.place))]

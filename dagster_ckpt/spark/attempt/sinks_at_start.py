@@ -14,6 +14,7 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -238,7 +239,11 @@ class SinksAtStart:
                 refuse = self._refuse_another_table if uid in leave else self._refuse_not_kept
                 refuse(uid, self.sinks.of(uid), cut)
         since = CheckpointId(decision.metadata.number_at_sinks)
-        refuse_where_impossible(((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()), since=since)
+        refuse_where_impossible(
+            ((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()),
+            since=since,
+            left=had_rows(self.sinks, decision),
+        )
 
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
         """Bring each sink to where it begins, those that change together in one step; then tell what was done."""
@@ -263,7 +268,7 @@ class SinksAtStart:
         return published_since if is_in_it else self.before.by(self.sinks.names_of(uid), sink.kind)
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
-        snapshot = _table_of(uid, decision)
+        snapshot = _table_of(uid, decision) or left_table(uid, self.sinks, decision)
         if snapshot is None:
             return None
         metadata = decision.metadata

@@ -160,15 +160,19 @@ def has_begun(sink: Sink) -> bool:
 
 
 def refuse_where_impossible(
-    sinks: Iterable[tuple[StageUid, Sink, SinkCut | None]], *, since: CheckpointId | None = None
+    sinks: Iterable[tuple[StageUid, Sink, SinkCut | None]],
+    *,
+    since: CheckpointId | None = None,
+    left: Collection[StageUid] = (),
 ) -> None:
     """Raise InvalidRequest where a sink cannot show its cut; none has changed then.
 
-    ``since``: checkpoint that is restored, where a sink without a cut is one that it does not know.
+    ``since``: checkpoint that is restored, where a sink without a cut is one that it does not know; ``left``: sinks of
+    which it knows that they had rows before, whatever they have shown since.
     """
     found = {}
     for uid, sink, cut in sinks:
-        older = "" if cut is not None or since is None else _why_unknown(sink, since)
+        older = "" if cut is not None or since is None else _why_unknown(sink, since, had_rows=uid in left)
         if why := older or sink.cannot_roll_back(cut):
             found[uid] = why
     if found:
@@ -184,14 +188,14 @@ def _these(found: Collection[str]) -> str:
     return "this sink" if len(found) == 1 else "these sinks"
 
 
-def _why_unknown(sink: Sink, since: CheckpointId) -> str:
+def _why_unknown(sink: Sink, since: CheckpointId, *, had_rows: bool) -> str:
     """Return why rows must not leave a sink that a snapshot does not know; empty: all of them came after it."""
     shown = sink.position()
-    if shown is None or shown.head is None or shown.head > since:
+    if shown is None or shown.head is None or (shown.head > since and not had_rows):
         return ""
     return (
-        f"{sink.place} shows rows up to checkpoint {shown.head}, which is no newer than the restore point, and that "
-        "does not know the sink: it was renamed, or left out for a while. Name its old uid in previous_uids, or "
+        f"{sink.place} shows rows up to checkpoint {shown.head}, some no newer than the restore point, and that does "
+        "not know the sink: it was renamed, or left out for a while. Name its old uid in previous_uids, or "
         "another table (of a quarantine: another name, quarantine=...)"
     )
 

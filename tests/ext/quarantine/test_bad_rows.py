@@ -236,23 +236,39 @@ def test_a_fork_takes_conditions_of_a_sink_up_and_off_again(lab: Lab, tmp_path: 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
-def test_conditions_of_a_sink_that_were_away_for_a_while_come_back_by_the_printed_way_out(
-    lab: Lab, tmp_path: Path
+@pytest.mark.parametrize("lab", [{"num_retained": 9}], indirect=True)
+@pytest.mark.parametrize(("stage", "of"), [("shares_rows", "shares"), ("good", "good")])
+def test_a_quarantine_that_was_away_for_a_while_has_the_rows_of_each_restore_point(
+    lab: Lab, tmp_path: Path, stage: str, of: str
 ) -> None:
-    feed, judged = tmp_path / "feed", {"shares": {"expect": {"share < 1": "quarantine"}}}
-    for number, settings in enumerate(({}, judged, {})):
-        put(feed, (number, "ann", 5), (10 + number, "eve", 1))
-        assert lab.run(shares(feed, **settings)).success
-    put(feed, (5, "joe", 2), (6, "eve", 1))
-    refused = lab.run(shares(feed, **judged))
-    assert "(keep_rows_of: [shares_rows])" in failure_text(refused)
-    back = lab.run(shares(feed, **judged), restore_from="chk-3", keep_rows_of=["shares_rows"])
-    assert back.success, failure_text(back)
-    assert lab.run(shares(feed, **judged)).success
-    assert numbers(lab.tables / "shares") == [1, 2, 5, 10, 12]
-    kept = [json.loads(row["row"])["n"] for row in rows_in(lab.tables / "quarantine" / "shares_rows")]
-    assert sorted(kept) == [6, 11]
+    """A restore to when it was away emptied it; behind one to before, rows that belong to no checkpoint stayed."""
+    feed, off = tmp_path / "feed", shares(tmp_path / "feed")
+    on = shares(feed, **{of: {"expect": {"n < 10": "quarantine"}}})
+    belongs: dict[int, list[int]] = {0: []}
+
+    def run(pipeline: CheckpointedPipeline, number: int, back_to: int | None = None) -> None:
+        """Let a good and a bad row arrive, and run; ``number``: of the checkpoint."""
+        put(feed, (number, "ann", 5), (10 + number, "eve", 5))
+        done = lab.run(pipeline, **({} if back_to is None else {"restore_from": f"chk-{back_to}"}))
+        assert done.success, failure_text(done)
+        behind = number - 1 if back_to is None else back_to
+        again = [10 + n for n in range(behind + 1, number + 1)] if pipeline is on else []
+        belongs[number] = [*belongs[behind], *again]
+        if pipeline is on:
+            kept = [json.loads(row["row"])["n"] for row in rows_in(lab.tables / "quarantine" / stage)]
+            assert sorted(kept) == belongs[number]
+        arrived = [one for n in range(1, number + 1) for one in (n, 10 + n)]
+        assert numbers(lab.tables / "shares") == sorted({*arrived} - {*belongs[number]})
+
+    run(off, 1)
+    run(on, 2)
+    run(off, 3)
+    run(on, 4)
+    run(on, 5, back_to=3)
+    run(on, 6)
+    run(off, 7, back_to=2)
+    run(on, 8)
+    run(off, 9, back_to=1)
 
 
 def test_a_quarantine_that_is_taken_away_with_a_restore_to_before_it_is_said_to_stay(

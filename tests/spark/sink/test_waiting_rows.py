@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +13,20 @@ import pytest
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
-from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
+from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
+from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, left_tables
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
+from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
 from dagster_ckpt.spark.sink.waiting import refuse_other_place
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.tables import Attempt
 
 UID = StageUid("kept")
@@ -233,3 +237,32 @@ def test_a_cut_that_is_described_after_a_newer_checkpoint_was_published_is_decli
     at_the_newest = cut_of_sink(run.sink, run.stage_dir, BatchId(1)).snapshot
     assert at_the_newest is not None
     assert at_the_newest.head == 3
+
+
+def test_a_table_that_no_stage_has_for_a_while_has_the_rows_of_each_checkpoint_again(tmp_path: Path) -> None:
+    """One restored to when it was away was emptied, though rows in it were older."""
+    h = CoordinatorHarness()
+    there = TableSnapshot(uri="/tables/quarantine", head=1, prepared=(4,))
+    h.coordinator.started("/work", None, {"judged": there.published(2)})
+    taken = h.metadata(h.completed_checkpoint())
+    assert taken.left_tables == {"judged": TableSnapshot(uri=there.uri, head=2)}
+    assert h.record.left_tables == taken.left_tables
+    sinks, nowhere = PLAIN.sinks(tmp_path, "delta"), AttemptDirectory(tmp_path / "attempt-1")
+
+    def begun(metadata: CheckpointMetadata) -> dict[str, TableSnapshot]:
+        decision: Any = Restore(**{**dict.fromkeys(f.name for f in fields(Restore)), "metadata": metadata})
+        return left_tables(sinks, h.record, nowhere, decision)
+
+    assert begun(taken) == taken.left_tables
+    before = taken.model_copy(update={"left_tables": {}})
+    assert begun(before) == {"judged": TableSnapshot(uri=there.uri)}, "none of its rows belongs there"
+
+    stages = SimpleNamespace(new=(), matches=())
+    place, returned = sinks.of(UID).place, {UID: TableSnapshot(uri=sinks.of(UID).place, head=2)}
+    decision: Any = SimpleNamespace(
+        metadata=taken.model_copy(update={"left_tables": returned}), stages=stages, purpose=None
+    )
+    assert left_table(UID, sinks, decision) == TableSnapshot(uri=place, head=2)
+    assert had_rows(sinks, decision) == [UID]
+    stages.new = (UID,)
+    assert left_table(UID, sinks, decision) is None, "its batches begin at 0 again"

@@ -1,0 +1,90 @@
+"""Tables of stages that have none now, such as a quarantine whose conditions were taken off: who has one again goes on.
+
+They stay as they are whatever is restored, so what they show may not belong to it. Each checkpoint says what does.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
+from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
+from dagster_ckpt.core.restore.facts import RestorePurpose
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.sink.published import place_of_rows, shown_as_noted
+from dagster_ckpt.spark.stage_report import Reporter
+
+
+def left_tables(
+    sinks: PipelineSinks, record: CoordinatorRecord, directory: AttemptDirectory, decision: RestoreDecision
+) -> dict[str, TableSnapshot]:
+    """Return the tables of stages that have none now, with the rows that belong to what is begun from.
+
+    ``record``: as the attempt before has left it.
+    """
+    known = {} if record.shown is None else {uid: one.as_cut() for uid, one in record.shown.tables.items()}
+    known |= record.left_tables
+    match decision:
+        case Restore(purpose=RestorePurpose.FORK):
+            return {}
+        case Adopt():
+            noted = {uid: directory.stage(uid).root for uid in sinks.pipeline.stages}
+            places = {uid: place_of_rows(root) for uid, root in noted.items()}
+            found = {
+                str(uid): shown_as_noted(noted[uid], place).as_cut() for uid, place in places.items() if place
+            }
+            found = record.left_tables | found
+        case Restore():
+            found = _without_rows(known) | rows_at(decision.metadata)
+        case Fresh():
+            found = _without_rows(known)
+        case _:
+            assert_never(decision)
+    has = {str(table.uid) for table in sinks.pipeline.derived}
+    has |= {str(name) for uid, _, _ in sinks.opened() for name in sinks.names_of(uid)}
+    return {uid: table for uid, table in found.items() if uid not in has}
+
+
+def _without_rows(tables: dict[str, TableSnapshot]) -> dict[str, TableSnapshot]:
+    return {uid: table.model_copy(update={"head": None}) for uid, table in tables.items()}
+
+
+def rows_at(metadata: CheckpointMetadata) -> dict[str, TableSnapshot]:
+    """Return the tables of a checkpoint, once they show all that belongs to it."""
+    return {uid: table.published(metadata.number_at_sinks) for uid, table in metadata.tables()}
+
+
+def left_table(uid: StageUid, sinks: PipelineSinks, decision: Restore) -> TableSnapshot | None:
+    """Return the table that a stage had before it had none for a while; None too for one whose query is new: its
+    batches begin with numbers that the table has seen.
+    """
+    left = decision.metadata.left_tables
+    found = next((left[name] for name in sinks.names_of(uid) if name in left), None)
+    if found is None or uid in decision.stages.new or decision.purpose is RestorePurpose.FORK:
+        return None
+    return found if same_place(found.uri, sinks.of(uid).place) else None
+
+
+def had_rows(sinks: PipelineSinks, decision: Restore) -> list[StageUid]:
+    """Return the sinks of which a checkpoint knows that they had rows before they were away."""
+    had = {name for name, one in decision.metadata.left_tables.items() if one.head is not None}
+    return [uid for uid, _, _ in sinks.opened() if not had.isdisjoint(sinks.names_of(uid))]
+
+
+def tell_left(sinks: PipelineSinks, record: CoordinatorRecord, reporter: Reporter) -> None:
+    """Tell of tables that the pipeline has no more: a restore takes no rows back there."""
+    if record.shown is None:
+        return
+    has = {name for uid in sinks.pipeline.stages for name in sinks.names_of(uid)}
+    has |= {table.uid for table in sinks.pipeline.derived}
+    places = {sink.place for _, _, sink in sinks.opened()}
+    for uid, table in record.shown.tables.items():
+        if uid not in has and table.uri not in places and table.head is not None:
+            reporter.warn(
+                f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It "
+                f"shows checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
+            )
