@@ -6,7 +6,7 @@ guessed. Rows of a manifest are plain slotted dataclasses, because there may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Protocol
@@ -124,8 +124,7 @@ class Record(BaseModel):
 
 
 class FileKind(StrEnum):
-    """Kind of a captured file; only those marked *content-named* may be reused without comparing
-    checksums."""
+    """Kind of a captured file; only *content-named* ones may be reused without comparing checksums."""
 
     QUERY = "query"
     """Spark's ``metadata``, offsets, commits: small, one checkpoint each."""
@@ -165,8 +164,7 @@ class FileEntry:
     first_checkpoint: int
     """Id of the checkpoint that uploaded it."""
     key: str | None
-    """Storage key relative to the storage's base; in a savepoint relative to the savepoint's folder.
-    None: inlined."""
+    """Storage key relative to the storage's base, in a savepoint to its folder; None: inlined."""
     inline: bytes | None = None
     """The content itself, of a small file."""
 
@@ -289,10 +287,6 @@ class TableSnapshot(Record):
     set_aside: tuple[SetAside, ...] = ()
     """Rows behind ``head`` that it does not show: it could not, and somebody chose to go on without them."""
 
-    def published(self, number: int) -> TableSnapshot:
-        """Return the table once it shows what the cut had prepared, as checkpoint ``number``."""
-        return TableSnapshot(uri=self.uri, head=number if self.prepared else self.head, sink=self.sink)
-
 
 class StageSnapshot(Record):
     """One stage's part of a checkpoint. A stateless stage has one too (its offsets)."""
@@ -368,7 +362,7 @@ class CheckpointMetadata(Labeled, Record):
     completed_at: Time
     stages: tuple[StageSnapshot, ...]
     left_tables: dict[str, TableSnapshot] = Field(default_factory=dict)
-    """Tables of stages that have none now, by uid, with the rows that belong to it: who has it again goes on there."""
+    """Tables of stages that have none now, by uid, with the rows that belong here."""
     edges: tuple[tuple[str, str], ...] = ()
     """(upstream uid, downstream uid)."""
     chains: tuple[Chain, ...] = ()
@@ -400,11 +394,6 @@ class CheckpointMetadata(Labeled, Record):
             + f" set aside, {f'in {one.file}' if one.file else 'and gone'}"
             for uid, one in found
         )
-
-    def tables(self) -> Iterator[tuple[str, TableSnapshot]]:
-        """Yield all tables with rows that belong to it, by uid."""
-        yield from ((stage.uid, stage.table) for stage in self.stages if stage.table is not None)
-        yield from self.left_tables.items()
 
     def stage(self, uid: str) -> StageSnapshot | None:
         """Return the part of one stage, or None."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.checkpoint.line import newest_retained
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.shown import LeftTables, ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renotified
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
-from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.outcomes import (
     Rejected,
     Triggered,
@@ -119,9 +117,7 @@ class CheckpointCoordinator(CoordinatorView):
 
         def renew() -> None:
             self.renew_lease(clock.now() + lease.seconds)
-            with suppress(
-                Unavailable, OutcomeUnknown
-            ):  # the lease is renewed; rows leave after the next renewal
+            with suppress(Unavailable, OutcomeUnknown):  # rows leave after the next renewal
                 self._engine.forget_history()
 
         self._keeper = LeaseKeeper(renew, every=lease.renew_every)
@@ -134,17 +130,13 @@ class CheckpointCoordinator(CoordinatorView):
     # --- the attempt ----------------------------------------------------------------------------------------
 
     def started(
-        self,
-        working_directory: str,
-        shown: ShownTables | None = None,
-        left_tables: Mapping[str, TableSnapshot] = MappingProxyType({}),
+        self, directory: str, shown: ShownTables | None = None, left: LeftTables | None = None
     ) -> None:
-        """Record that the stages are restored in ``working_directory``: the run is RUNNING, not clean.
+        """Record that the stages are restored in ``directory``: the run is RUNNING, not clean.
 
-        ``shown``: what their tables were brought to; None: they are as they were. ``left_tables``: those of stages that
-        have none now, with the rows that belong to what was restored.
+        ``shown``: what their tables were brought to; None: they are as they were.
         """
-        self._loop.submit(i.Started(working_directory, shown, left_tables))
+        self._loop.submit(i.Started(directory, shown, left or {}))
 
     def tables_shown(self, shown: ShownTables) -> None:
         """Let readers of several tables go on to what every one of them shows now."""

@@ -294,10 +294,8 @@ class CoordinatorRecord(Record):
     started_epoch: int = 0  # whose stages were restored there: an attempt that failed before has none
     clean: bool = False
     """That attempt ended with all queries stopped at batch boundaries, its directory intact."""
-    shape: tuple[str, ...] = ()
-    """Stages and edges it ran (``restore_facts.shape_of``)."""
-    chains: tuple[Chain, ...] = ()
-    """Stages that it ran as one query."""
+    shape: tuple[str, ...] = ()  # stages and edges it ran (``restore_facts.shape_of``)
+    chains: tuple[Chain, ...] = ()  # stages that it ran as one query
     root: str = ""
     """First run of the chain of retries the owner belongs to."""
     owner_since: int = 0
@@ -340,8 +338,7 @@ class CoordinatorRecord(Record):
     """Pipeline whose tables readers of this one's name find; None: its own."""
     shown: ShownTables | None = None
     """What all tables show at one moment; None: nothing was published yet."""
-    left_tables: dict[str, TableSnapshot] = Field(default_factory=dict)
-    """As in the metadata of the attempt's checkpoints."""
+    left_tables: dict[str, TableSnapshot] = Field(default_factory=dict)  # as in its checkpoints' metadata
 
     @property
     def shown_id(self) -> int | None:
@@ -351,9 +348,8 @@ class CoordinatorRecord(Record):
     @property
     def known_ids(self) -> frozenset[int]:
         """Checkpoints that are restorable, pending or being deleted."""
-        restorable = {entry.checkpoint_id for entry in (*self.completed, *self.savepoints)}
-        pending = {entry.checkpoint_id for entry in self.pending}
-        return frozenset(restorable | pending | {entry.checkpoint_id for entry in self.cleanup})
+        known: list[CompletedRecord | PendingRecord | CleanupRecord] = [*self.completed, *self.savepoints]
+        return frozenset(entry.checkpoint_id for entry in (*known, *self.pending, *self.cleanup))
 
     @property
     def late_tables(self) -> str:
@@ -372,13 +368,14 @@ class CoordinatorRecord(Record):
 
     def completed_of(self, checkpoint_id: int) -> CompletedRecord | None:
         """Return a retained checkpoint or a savepoint, or None."""
-        both = (*self.completed, *self.savepoints)
-        return next((c for c in both if c.checkpoint_id == checkpoint_id), None)
+        return next(
+            (c for c in (*self.completed, *self.savepoints) if c.checkpoint_id == checkpoint_id), None
+        )
 
     def published_after(self, checkpoint_id: int) -> dict[CheckpointId, CoordinatorEpoch]:
         """Return the attempts of newer snapshots that tables were shown, savepoints that ended a run among them."""
         published = (savepoint for savepoint in self.savepoints if savepoint.kind.publishes)
-        newer = [each for each in (*self.completed, *published) if each.checkpoint_id > checkpoint_id]
+        newer = (each for each in (*self.completed, *published) if each.checkpoint_id > checkpoint_id)
         return {CheckpointId(each.checkpoint_id): CoordinatorEpoch(each.epoch) for each in newer}
 
     def with_pending(self, pending: PendingRecord) -> CoordinatorRecord:

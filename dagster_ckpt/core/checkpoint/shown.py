@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import Field
 
-from dagster_ckpt.core.model import FileName, Record, TableSnapshot, Time
+from dagster_ckpt.core.model import CheckpointMetadata, FileName, Record, TableSnapshot, Time
 
 
 class ShownTable(Record):
@@ -29,6 +30,25 @@ class ShownTables(Record):
     """Newest checkpoint that every one of them shows; None: they show none, the pipeline began without state."""
     tables: dict[str, ShownTable] = Field(default_factory=dict)
     """Empty: no table waits for checkpoints."""
+
+
+def tables_of(metadata: CheckpointMetadata) -> Iterator[tuple[str, TableSnapshot]]:
+    """Yield all tables with rows that belong to a checkpoint, by uid."""
+    yield from ((stage.uid, stage.table) for stage in metadata.stages if stage.table is not None)
+    yield from metadata.left_tables.items()
+
+
+def rows_at(metadata: CheckpointMetadata) -> dict[str, TableSnapshot]:
+    """Return these tables as they are once they show all that belongs to it."""
+    number = metadata.number_at_sinks
+    return {
+        uid: TableSnapshot(uri=table.uri, head=number if table.prepared else table.head, sink=table.sink)
+        for uid, table in tables_of(metadata)
+    }
+
+
+LeftTables = Mapping[str, TableSnapshot]
+"""Tables of stages that have none now, by uid, as ``CheckpointMetadata`` has them."""
 
 
 class Moved(NamedTuple):

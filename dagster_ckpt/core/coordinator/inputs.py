@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core.checkpoint.record import ForgottenHistory
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.shown import LeftTables, ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
-from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
+from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
@@ -40,8 +40,7 @@ class Started:
     working_directory: str
     shown: ShownTables | None = None
     """What their tables were brought to; None: they are as they were."""
-    left_tables: Mapping[str, TableSnapshot] = field(default_factory=dict)
-    """Tables of stages that have none now."""
+    left_tables: LeftTables = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.shown import rows_at
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -53,9 +54,10 @@ def _without_rows(tables: dict[str, TableSnapshot]) -> dict[str, TableSnapshot]:
     return {uid: table.model_copy(update={"head": None}) for uid, table in tables.items()}
 
 
-def rows_at(metadata: CheckpointMetadata) -> dict[str, TableSnapshot]:
-    """Return the tables of a checkpoint, once they show all that belongs to it."""
-    return {uid: table.published(metadata.number_at_sinks) for uid, table in metadata.tables()}
+def table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:
+    """Return a sink's table in the restore point."""
+    match = next((m for m in decision.stages.matches if m.uid == uid), None)
+    return None if match is None else match.snapshot.table
 
 
 def left_table(uid: StageUid, sinks: PipelineSinks, decision: Restore) -> TableSnapshot | None:

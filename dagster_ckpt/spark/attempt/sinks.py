@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
+from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables, tables_of
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.location import local_path, same_place
 from dagster_ckpt.core.messages import CommitPermit
@@ -347,7 +347,7 @@ class PipelineSinks:
         And what readers of ``shown`` find in that table.
         """
         names = self.pipeline.stages[uid].names
-        retained = ((metadata, *found) for metadata in restorable for found in metadata.tables())
+        retained = ((metadata, *found) for metadata in restorable for found in tables_of(metadata))
         found = [
             table if self.pipeline.is_called(metadata.pipeline) else as_fork_began(table, sink.place)
             for metadata, name, table in retained

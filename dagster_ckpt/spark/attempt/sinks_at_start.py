@@ -14,7 +14,7 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table
+from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, table_of
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -238,10 +238,9 @@ class SinksAtStart:
             if cut is not None:
                 refuse = self._refuse_another_table if uid in leave else self._refuse_not_kept
                 refuse(uid, self.sinks.of(uid), cut)
-        since = CheckpointId(decision.metadata.number_at_sinks)
         refuse_where_impossible(
             ((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()),
-            since=since,
+            since=CheckpointId(decision.metadata.number_at_sinks),
             left=had_rows(self.sinks, decision),
         )
 
@@ -263,12 +262,12 @@ class SinksAtStart:
         published_since: Mapping[CheckpointId, CoordinatorEpoch],
     ) -> Mapping[CheckpointId, CoordinatorEpoch]:
         """Return the checkpoints published since the cut: any, where the snapshot has no such sink."""
-        table = _table_of(uid, decision)
+        table = table_of(uid, decision)
         is_in_it = table is not None and table.sink == sink.kind
         return published_since if is_in_it else self.before.by(self.sinks.names_of(uid), sink.kind)
 
     def _cut_of(self, uid: StageUid, attempt: AttemptDirectory, decision: Restore) -> SinkCut | None:
-        snapshot = _table_of(uid, decision) or left_table(uid, self.sinks, decision)
+        snapshot = table_of(uid, decision) or left_table(uid, self.sinks, decision)
         if snapshot is None:
             return None
         metadata = decision.metadata
@@ -384,12 +383,6 @@ def _can_show(sink: Sink, cut: SinkCut) -> bool:
         return not sink.cannot_roll_back(cut)
     except Corrupt:
         return False
-
-
-def _table_of(uid: StageUid, decision: Restore) -> TableSnapshot | None:
-    """Return a sink's table in the restore point."""
-    match = next((m for m in decision.stages.matches if m.uid == uid), None)
-    return None if match is None else match.snapshot.table
 
 
 def _places_of_rows(decision: Restore) -> dict[str, str]:

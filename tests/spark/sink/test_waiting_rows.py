@@ -242,10 +242,10 @@ def test_a_cut_that_is_described_after_a_newer_checkpoint_was_published_is_decli
 def test_a_table_that_no_stage_has_for_a_while_has_the_rows_of_each_checkpoint_again(tmp_path: Path) -> None:
     """One restored to when it was away was emptied, though rows in it were older."""
     h = CoordinatorHarness()
-    there = TableSnapshot(uri="/tables/quarantine", head=1, prepared=(4,))
-    h.coordinator.started("/work", None, {"judged": there.published(2)})
+    there = TableSnapshot(uri="/tables/quarantine", head=2)
+    h.coordinator.started("/work", None, {"judged": there})
     taken = h.metadata(h.completed_checkpoint())
-    assert taken.left_tables == {"judged": TableSnapshot(uri=there.uri, head=2)}
+    assert taken.left_tables == {"judged": there}
     assert h.record.left_tables == taken.left_tables
     sinks, nowhere = PLAIN.sinks(tmp_path, "delta"), AttemptDirectory(tmp_path / "attempt-1")
 
