@@ -20,7 +20,7 @@ What a decorator can see is refused while the code is imported.
 Consoles print the sentence alone; with `--traceback`, or `DAGSTER_CKPT_TRACEBACK=1`, also where it comes from, and
 Spark's pages of failed tasks.
 
-Mistakes of the first day (`tests/cli/test_first_day.py`, `tests/spark/epoch/test_first_day.py`):
+Mistakes of the first day; `python -m tests.first_day` makes them (at most 15 lines each, Spark's among them):
 
 | told | mistakes |
 |---|---|

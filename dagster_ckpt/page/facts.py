@@ -60,6 +60,8 @@ class Links:
     """Launchpad that previews that restore, by its key."""
     command: Callable[[str], str] | None = None
     """Command that restores it, or that previews that, by its key."""
+    asset: str = ""
+    """Page of the checkpoints asset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

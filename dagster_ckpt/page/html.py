@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.units import counted, duration, moment
 from dagster_ckpt.page.facts import CheckpointPage, Links
-from dagster_ckpt.page.sections import audit, cards, history, in_progress, restorable, stages, summary
+from dagster_ckpt.page.sections import (
+    audit,
+    cards,
+    details,
+    history,
+    in_progress,
+    index,
+    last_failure,
+    restorable,
+    stages,
+    summary,
+)
 
 _WIDTH, _HEIGHT, _LEFT, _BASE = 1180, 150, 64, 124
 _WIDEST = 26.0
@@ -153,20 +164,19 @@ _KEY = (
 def page_html(page: CheckpointPage, *, links: Links | None = None, refresh: int | None = None) -> str:
     """Return the page. ``refresh``: seconds after which a browser loads it again; None: never."""
     goes = links or Links()
-    failed = f'<div class="card alarm">{escape(page.job_failure)}</div>' if page.job_failure else ""
     served = "" if page.readers is None else escape(page.readers.sentence(page.pipeline))
     found = [escape(page.late_tables), served]
     readers = "".join(f"<div class=sub>{text}</div>" for text in found if text)
     newest = escape(page.newest) if page.newest else "No snapshot yet"
     body = (
-        f"<h1>{escape(page.pipeline)}</h1><div class=sub>{_about(page, goes)}</div>{readers}{failed}"
+        f"<h1>{escape(page.pipeline)}</h1><div class=sub>{_about(page, goes)}</div>{readers}{last_failure(page)}"
         f"<h2>Checkpoints since the pipeline exists</h2>{cards(page)}{in_progress(page.pending)}"
         f"<h2>Duration of the last {len(page.statistics.history)}</h2>"
         f'<div class="card">{durations_chart(page.statistics.history)}{_KEY}</div>'
         f"<h2>Where it can go back to</h2>{restorable(page, goes)}"
         f"<h2>{newest}, stage by stage</h2>{stages(page)}"
         f"<h2>Summary</h2>{summary(page)}"
-        f"<h2>History</h2>{history(page, goes)}"
+        f"<h2>History</h2>{history(page, goes)}{details(page)}"
         f"{_audited(page, goes)}"
         f"<p class=k>Read at {moment(page.now)}.</p>"
     )
@@ -177,10 +187,10 @@ def _audited(page: CheckpointPage, links: Links) -> str:
     return f"<h2>Restored, forked, disposed of</h2>{audit(page, links)}" if page.audit else ""
 
 
-def index_html(pipelines: list[str], *, refresh: int | None = None) -> str:
-    """Return a page that names the pipelines of a store, each with a link to its own."""
-    links = "".join(f'<p><a href="/{escape(name)}">{escape(name)}</a></p>' for name in pipelines)
-    return _document("checkpoints", f"<h1>Pipelines</h1>{links or '<p>None has run yet.</p>'}", refresh)
+def index_html(pipelines: Mapping[str, CheckpointPage | str], *, refresh: int | None = None) -> str:
+    """Return a page of the pipelines of a store: their state, or why it cannot be read, and links to their pages."""
+    found = index(pipelines) if pipelines else "<p>None has run yet.</p>"
+    return _document("checkpoints", f"<h1>Pipelines</h1>{found}", refresh)
 
 
 def _about(page: CheckpointPage, links: Links) -> str:
@@ -188,7 +198,12 @@ def _about(page: CheckpointPage, links: Links) -> str:
     if page.run_id and links.run is not None:
         run = f'<a href="{escape(links.run(page.run_id))}">{run}</a>'
     alive = "alive" if page.is_alive else "no process is alive"
-    return f"{escape(page.status)} · attempt {page.epoch}" + (f", run {run}" if run else "") + f" · {alive}"
+    asset = f' · <a href="{escape(links.asset)}">asset</a>' if links.asset else ""
+    return (
+        f"{escape(page.status)} · attempt {page.epoch}"
+        + (f", run {run}" if run else "")
+        + f" · {alive}{asset}"
+    )
 
 
 def _document(title: str, body: str, refresh: int | None) -> str:

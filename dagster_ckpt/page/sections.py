@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from dagster_ckpt.core.checkpoint.statistics import (
@@ -248,10 +248,76 @@ def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) 
     what = told or (f"run {run}" if run else "")
     at = f'<span title="{moment(row.triggered_at)}">{ago(max(0.0, page.now - row.triggered_at))}</span>'
     flying = size(row.persisted_in_flight) if row.persisted_in_flight else "-"
+    number = f'<a href="#c{row.checkpoint_id}">{row.checkpoint_id}</a>'
     return _row(
-        f"*{row.checkpoint_id}", f"*{status}", f"*{kind}", f"*{at}", duration(row.duration),
+        f"*{number}", f"*{status}", f"*{kind}", f"*{at}", duration(row.duration),
         f"{row.acknowledged} of {row.subtasks}", size(row.bytes_full), size(row.bytes_new), flying, f"w{what}",
     )  # fmt: skip
+
+
+def details(page: CheckpointPage) -> str:
+    """Return every checkpoint of the history, stage by stage, folded up; the history links there."""
+    return "".join(map(_details, page.statistics.history))
+
+
+def _details(row: CheckpointStatistics) -> str:
+    head = _head("stage*", "checkpoint*", "acknowledged", "delay", "waited", "sync", "stored", "full", "new",
+                 "in flight")  # fmt: skip
+    lines = _table(head, (_stage_details(stage, row) for stage in row.stages)) if row.stages else ""
+    where = f'<div class="k">{escape(row.path)}</div>' if row.path else ""
+    named = f"{row.kind.noun} {row.checkpoint_id}, {row.status.value.replace('_', ' ')}"
+    inside = f'<div id="c{row.checkpoint_id}">{lines}{where}</div>'
+    return f'<details class="k"><summary>{named}</summary>{inside}</details>'
+
+
+def _stage_details(stage: StageStatistics, row: CheckpointStatistics) -> str:
+    metrics = stage.metrics
+    ended = '<div class="k">FINISHED</div>' if stage.finished else ""
+    return _row(
+        f"*<b>{escape(stage.uid)}</b>{ended}{_refused(metrics)}",
+        f"*{_bar(metrics, stage, row)}",
+        f"{stage.acknowledged} of {stage.subtasks}",
+        *_times(metrics),
+        size(metrics.bytes_full),
+        size(metrics.bytes_new),
+        size(metrics.persisted_in_flight) if metrics.persisted_in_flight else "-",
+    )
+
+
+def last_failure(page: CheckpointPage) -> str:
+    """Return why the pipeline has failed, and why checkpoints have since the newest that completed."""
+    failed, done = page.statistics.latest_failed, page.statistics.latest_completed
+    told = [escape(page.job_failure)] if page.job_failure else []
+    if failed is not None and (done is None or failed.checkpoint_id > done.checkpoint_id):
+        since = ago(max(0.0, page.now - (failed.ended_at or failed.triggered_at)))
+        why = escape(failed.failure_message or failed.failure_reason)
+        told.append(f"{failed.kind.noun} {failed.checkpoint_id} failed {since}: {why}")
+    return "".join(f'<div class="card alarm">{text}</div>' for text in told)
+
+
+def index(pipelines: Mapping[str, CheckpointPage | str]) -> str:
+    """Return the pipelines of a store, each with its state; a sentence for one that cannot be read."""
+    head = _head("pipeline*", "status*", "newest*", "failed since", "can go back to", "last failure*")
+    return _table(head, (_index_row(name, page) for name, page in pipelines.items()))
+
+
+def _index_row(name: str, page: CheckpointPage | str) -> str:
+    link = f'*<a href="/{escape(name)}">{escape(name)}</a>'
+    if isinstance(page, str):
+        return _row(link, '*<span class="tag bad">cannot be read</span>', "*", "", "", f"w{escape(page)}")
+    done = page.statistics.latest_completed
+    since = [row for row in page.statistics.history if done is None or row.checkpoint_id > done.checkpoint_id]
+    failed = sum(row.status is CheckpointStatus.FAILED for row in since)
+    newest = "-" if done is None else ago(max(0.0, page.now - (done.ended_at or done.triggered_at)))
+    alive = "" if page.is_alive else " · no process is alive"
+    return _row(
+        link,
+        f"*{escape(page.status)}{alive}",
+        f"*{newest}",
+        f'<span class="{"bad" if failed else ""}">{failed}</span>',
+        counted(len(page.restorable), "snapshot"),
+        f"w{last_failure(page)}",
+    )
 
 
 def audit(page: CheckpointPage, links: Links) -> str:

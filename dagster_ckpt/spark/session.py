@@ -28,6 +28,7 @@ from dagster_ckpt.spark.java.process import (
 from dagster_ckpt.spark.java.sessions import (
     active_context,
     is_local,
+    keep_errors_off_the_console,
     log_each_error_once,
     write_local_checksums,
 )
@@ -183,6 +184,8 @@ def build_session(
     refuse_connect(session)
     if not had_context:
         follow_local_checksums(session)
+        if not shows_traces():
+            keep_errors_off_the_console()
         if is_local(session) and not shows_traces() and not any("log" in name.lower() for name in conf or {}):
             log_each_error_once(session)
     return session

@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +61,9 @@ def _commands(content: str) -> Iterator[Type]:
 class Reader:
     """Follows the page in a folder; folder and exported variables last from command to command, as in a shell."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._start = folder
+        self._environment = _environment() if environment is None else environment
         self._log = folder / ".log"
         (folder / ".variables").touch()
         (folder / ".folder").write_text(str(folder))
@@ -80,31 +82,48 @@ class Reader:
         if step.command.startswith(SERVER):
             self._serve(step)
             return
-        keep = f'code=$?; export -p > "{self._start}/.variables"; pwd > "{self._start}/.folder"; exit $code'
-        shell = subprocess.Popen(
-            ["bash", "-c", f"{self._prelude}{step.command}\n{keep}"],
+        code, said = self._run(self._in_shell(step.command), step.command)
+        wanted = KILLED if any("Killed" in line for line in step.shown) else 0
+        assert code == wanted, f"$ {step.command}\nexit code {code}\n{said}"
+        self._compare(step, said)
+
+    def _run(self, shell: list[str], named: str) -> tuple[int, str]:
+        """Run a program to its end; return its exit code and what it has shown."""
+        process = subprocess.Popen(
+            shell,
             cwd=self.folder,
-            env=_environment(),
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        said = output_of(shell, f"`{step.command}` ends")
-        wanted = KILLED if any("Killed" in line for line in step.shown) else 0
-        assert shell.returncode == wanted, f"$ {step.command}\nexit code {shell.returncode}\n{said}"
+        said = output_of(process, f"`{named}` ends")
+        return process.returncode, said
+
+    def _compare(self, step: Type, said: str) -> None:
         assert_shown(step, said)
+
+    def _in_shell(self, command: str) -> list[str]:
+        keep = f'code=$?; export -p > "{self._start}/.variables"; pwd > "{self._start}/.folder"; exit $code'
+        return ["bash", "-c", f"{self._prelude}{command}\n{keep}"]
 
     @property
     def _prelude(self) -> str:
         return f'source "{self._start}/.variables"; cd "{self.folder}"\n'
 
     def _serve(self, step: Type) -> None:
-        """Start a server, wait until it serves what the page shows, and end it as Ctrl-C does."""
-        command = ["bash", "-c", f"{self._prelude}exec {step.command}"]
-        with web_server.started(command, self._log, env=_environment()) as server:
-            web_server.wait_until_it_answers(self._address(server), server, self._log)
-            assert_shown(step, self._log.read_text())
+        with self.serving(step.command):
+            self._compare(step, self._log.read_text())
+
+    @contextmanager
+    def serving(self, command: str) -> Iterator[str]:
+        """Start a server, yield the address that it serves, and end it as Ctrl-C does."""
+        shell = ["bash", "-c", f"{self._prelude}exec {command}"]
+        with web_server.started(shell, self._log, env=self._environment) as server:
+            address = self._address(server)
+            web_server.wait_until_it_answers(address, server, self._log)
+            yield address
 
     def _address(self, server: subprocess.Popen[bytes]) -> str:
         def check() -> None:

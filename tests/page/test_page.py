@@ -108,6 +108,31 @@ def test_with_dagster_runs_and_restores_are_links(world: World) -> None:
     assert "dagster-ckpt restore" not in html
 
 
+def test_any_checkpoint_is_there_stage_by_stage_and_the_last_failure_with_its_cause_is_above(
+    world: World,
+) -> None:
+    page = facts(world)
+    html = page_html(page, links=Links(asset="/assets/sales/checkpoints"))
+    assert html.index("checkpoint 4 failed") < html.index("Checkpoints since the pipeline exists")
+    assert '<a href="/assets/sales/checkpoints">asset</a>' in html
+    for number in (1, 2, 3, 4):
+        assert f'<a href="#c{number}">' in html
+        assert f'<div id="c{number}">' in html
+    assert "<summary>savepoint 3, completed</summary>" in html
+    listed = index_html({"sales": facts(world), "gone": "its record is damaged"})
+    for said in (
+        page.status,
+        '<span class="bad">1</span>',
+        "3 snapshots",
+        "disk full",
+        "its record is damaged",
+    ):
+        assert said in listed, said
+    world.checkpoint(6)
+    assert "checkpoint 4 failed" not in page_html(facts(world))
+    assert '<span class="">0</span>' in index_html({"sales": facts(world)})
+
+
 def test_a_snapshot_that_cannot_be_read_is_said_and_the_rest_is_shown(world: World) -> None:
     for key in [stored.key for stored in world.savepoints.list("") if stored.key.endswith("_metadata")]:
         world.savepoints.delete([key])
@@ -134,7 +159,9 @@ def test_text_from_outside_is_never_code(world: World) -> None:
     html = page_html(facts(world))
     assert "<script" not in html
     assert "&lt;script&gt;alert(&#x27;1&#x27;)&lt;/script&gt;" in html
-    assert "<script" not in index_html([evil])
+    listed = index_html({evil: evil, "sales": facts(world)})
+    assert "<script" not in listed
+    assert listed.count("&lt;script&gt;") == 4, "a name twice, why it cannot be read, a job's failure"
 
 
 def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None:
@@ -143,7 +170,7 @@ def test_it_is_served_read_anew_and_says_what_there_is_not(world: World) -> None
             raise NotFound("there is no pipeline 'gone'")
         if name == "broken":
             raise OverflowError("a number")
-        return page_html(facts(world), refresh=5) if name else index_html(["sales"])
+        return page_html(facts(world), refresh=5) if name else index_html({"sales": facts(world)})
 
     with PageServer("127.0.0.1", 0, render) as server:
         Thread(target=server.serve_forever, daemon=True).start()

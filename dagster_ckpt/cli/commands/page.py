@@ -22,8 +22,9 @@ from dagster_ckpt.dagster.names import (
     epoch_job_name,
     restore_job_name,
 )
-from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.page.facts import Links, page_facts
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.page.facts import CheckpointPage, Depth, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
 from dagster_ckpt.page.server import PageServer
 
@@ -89,7 +90,7 @@ def _serve(work: Invocation, at: tuple[str, int], only: str, links_of: Callable[
     def render(name: str) -> str:
         chosen = name or only
         if not chosen:
-            return index_html([str(one) for one in deployment.store.pipelines()], refresh=_REFRESH)
+            return index_html(_states(deployment), refresh=_REFRESH)
         known = pipeline_id(chosen)
         found = page_facts(deployment, known, now=time.time())
         return page_html(found, links=links_of(known), refresh=_REFRESH)
@@ -103,6 +104,17 @@ def _serve(work: Invocation, at: tuple[str, int], only: str, links_of: Callable[
             work.output.say("ended")
 
 
+def _states(deployment: Deployment) -> dict[str, CheckpointPage | str]:
+    """Return what the store knows of each pipeline, or why it does not."""
+    found: dict[str, CheckpointPage | str] = {}
+    for name in deployment.store.pipelines():
+        try:
+            found[name] = page_facts(deployment, name, now=time.time(), depth=Depth.STORE)
+        except (NotFound, Corrupt) as error:
+            found[name] = str(error)
+    return found
+
+
 def _commands(work: Invocation, code: CodeOptions, pipeline: PipelineId) -> Links:
     """Return commands that run as they are shown: a restore needs the code or a webserver, its preview neither."""
     does = "restore" if code.is_given or os.environ.get(WEBSERVER) else "preview"
@@ -113,6 +125,7 @@ def _commands(work: Invocation, code: CodeOptions, pipeline: PipelineId) -> Link
 
 def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
     from dagster_ckpt.dagster.launchpad import restore_link
+    from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 
     url = dagster if "://" in dagster else f"http://{dagster}"
 
@@ -137,4 +150,5 @@ def _links(dagster: str, location: str, pipeline: PipelineId) -> Links:
             # it changes nothing, and does not wait for the pipeline's turn in Dagster's queue
             {CONCURRENCY_TAG: f"{pipeline}/{RestoreMode.PREVIEW}"},
         ),
+        asset=f"{url.rstrip('/')}/assets/{'/'.join(map(quote, checkpoints_asset_key(pipeline).path))}",
     )

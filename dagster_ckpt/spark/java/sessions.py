@@ -48,6 +48,15 @@ def log_each_error_once(spark: SparkSession) -> None:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
+def keep_errors_off_the_console() -> None:
+    """Let PySpark print no page of JSON for an error that it raises, too (since 4.0)."""
+    with suppress(ImportError):
+        from pyspark.logger import PySparkLogger
+
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name).disabled = True
+
+
 def has_stopped(spark: SparkSession) -> bool:
     """Tell whether the session's application has ended, here or on the cluster's order (``SparkContext.isStopped``)."""
     context = spark.sparkContext

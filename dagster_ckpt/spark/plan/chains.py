@@ -14,8 +14,9 @@ from dagster_ckpt.core.chains import SeenInPlans, judges_of, layout_of
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.java.plans import analyzed_plan
-from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery, understood
 from dagster_ckpt.spark.plan.tree import Tree, analyzed, columns_of, is_source, is_streaming, kind_of, walk
 
 if TYPE_CHECKING:
@@ -137,12 +138,27 @@ def _see_plans(pipeline: CheckpointedPipeline, spark: SparkSession, call: Calls)
             if inputs:
                 twice = why_it_reads_apart(pipeline.upstream[uid])
                 leaves_inputs[uid] = why_it_leaves_its_inputs(frame, inputs) or twice
-        except Exception as error:  # it is told where the stage runs
+        except Exception as error:
+            _refuse_wrong_code(pipeline, uid, error)  # any other is told where the stage runs
             leaves_reader[uid] = leaves_inputs[uid] = f"cannot be planned ({type(error).__name__})"
             continue
         leaves_reader[uid] = why
         frames[uid] = _stand_in(spark, frame) if why else frame
     return SeenInPlans(leaves_reader=leaves_reader, leaves_inputs=leaves_inputs)
+
+
+def _refuse_wrong_code(pipeline: CheckpointedPipeline, uid: StageUid, error: Exception) -> None:
+    """Raise InvalidRequest, before a row is read, for what a stage's function says of its inputs whenever it is called.
+
+    Settings of the stage's own are not set here: Spark may understand the same function with them.
+    """
+    from pyspark.errors import AnalysisException
+
+    stage = pipeline.stages[uid]
+    if isinstance(error, InvalidRequest):
+        raise error
+    if isinstance(error, AnalysisException) and pipeline.upstream[uid] and not stage.conf:
+        raise InvalidRequest(str(understood(stage, error) or error)) from error
 
 
 def _stand_in(spark: SparkSession, frame: DataFrame) -> DataFrame:

@@ -179,11 +179,12 @@ class LagReader:
     _silent: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     def read(self, metadata: CheckpointMetadata) -> tuple[SourceLag, ...]:
-        """Return the positions of a snapshot's sources in topics, with where these end now."""
-        return tuple(self._of(at) for at in source_positions(metadata, self.pipeline))
+        """Return the positions of a snapshot's sources in topics, with where they end now; of a finished one not."""
+        over = {stage.uid for stage in metadata.stages if stage.finished}
+        return tuple(self._of(at, at.stage in over) for at in source_positions(metadata, self.pipeline))
 
-    def _of(self, at: SourcePosition) -> SourceLag:
-        if at.origin is None:
+    def _of(self, at: SourcePosition, is_over: bool) -> SourceLag:
+        if at.origin is None or is_over:
             return SourceLag(stage=at.source, place="", partitions=lags(at.positions))
         since, problem = self._silent.get(id(at.origin), (0.0, ""))
         place = ""

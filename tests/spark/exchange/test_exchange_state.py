@@ -17,12 +17,14 @@ from dagster_ckpt.spark.attempt import state_place
 from dagster_ckpt.spark.attempt.state_place import checkpoint_location
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.state import exchange_with_state, listed
+from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import default_spark_conf, session_settings
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, plan_capture
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from tests.adapters.servers import S3Server, spark_s3_jars
 from tests.spark.exchange.places import Place, place_of
+from tests.spark.snapshot.operator_workloads import with_time_to_live
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,3 +221,13 @@ def test_without_a_connector_state_is_refused(
         ):
             sums.run(stage)
         assert exchange_with_state(stage.root) is None
+
+
+def test_state_that_names_its_folder_is_refused_where_executors_are_elsewhere_and_stays_on_one_machine(
+    place: Place, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, query = with_time_to_live(spark, tmp_path), place.attempt(1).stage(UID).query
+    with pytest.raises(InvalidRequest, match=r"that all machines mount, or let one machine run the pipeline"):
+        checkpoint_location(spark, UID, query, frame)
+    monkeypatch.setattr(state_place, "is_local", lambda spark: True)
+    assert checkpoint_location(spark, UID, query, frame) == (spark_uri(query), {})

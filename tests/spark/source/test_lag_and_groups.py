@@ -49,6 +49,10 @@ def test_the_lag_is_what_lies_after_the_positions_and_is_a_number_of_the_asset(t
     assert total_lag(unasked) is None
     assert set(position_metadata(unasked)) == {"positions"}
     assert position_metadata(LagReader(pipeline=None).read(completed(1, '{"logOffset":3}'))) == {}
+    [stage] = completed(1).stages
+    finished = completed(1).model_copy(update={"stages": (stage.model_copy(update={"finished": True}),)})
+    over = LagReader(pipeline=reading(topics)).read(finished)
+    assert [(one.offset, one.lag) for one in over[0].partitions] == [(7, None), (0, None)], "never late again"
 
 
 def test_a_log_that_does_not_answer_is_left_alone_for_a_while(topics: MemoryTopics) -> None:
