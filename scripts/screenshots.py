@@ -1,12 +1,17 @@
-"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots [flights|blue-green|bad-rows]
+"""Takes the pictures of the documentation from real runs: python -m scripts.screenshots [NAME ...]
+
+Names are flights, blue-green, bad-rows and views; all without one.
 
 Runs the reference deployment in a temporary folder, a few months of flights and a savepoint, and goes through its UI as
-somebody who restores a checkpoint; then a small shop with a fork whose tables are compared, and one with a bad row.
-Writes docs/images/*.png. Needs what ``make demo`` needs, and Chromium.
+somebody who restores a checkpoint; then a small shop with a fork whose tables are compared, and one with a bad row;
+``views``: what changes with a window's width and the reader's theme, in each.
+Writes docs/images/*.png and docs/images/views/*.webp. Needs what ``make demo`` needs, and Chromium.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import os
 import re
 import shutil
@@ -25,6 +30,7 @@ if not (IS_KEPT := "DAGSTER_CKPT_DEMO_DIR" in os.environ):  # what such a folder
 from assets.demo_deployment import Deployment
 from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import prepare
+from tests import web_server
 from tests.browser.clicking import opened_partitions
 from tests.browser.deployment import deployed
 from tests.browser.till import Till
@@ -37,6 +43,7 @@ FROM = "chk-000004"
 FILLED_IN = re.compile(f"restore_from: '?{FROM}")
 PATIENCE = 60_000
 WIDTH, HEIGHT = 1400, 820
+WIDTHS, THEMES = (1000, 1400), ("light", "dark")
 
 
 def main(which: Sequence[str]) -> int:
@@ -48,6 +55,8 @@ def main(which: Sequence[str]) -> int:
             blue_green()
         if "bad-rows" in which:
             bad_rows()
+        if "views" in which:
+            views()
     finally:
         if not IS_KEPT:
             shutil.rmtree(DEMO_DIR)
@@ -102,6 +111,81 @@ def bad_rows() -> None:
                     page.get_by_role("link", name="Put rows of orders through again").first
                 ).to_be_visible()
                 take(page, "quarantine")
+
+
+def views() -> None:
+    """The pages of a pipeline and of a store, checks, the restore job and a quarantine: two widths, two themes."""
+    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-pictures-") as made:
+        till = Till(Path(made) / "till")
+        for customer, amount in (("ann", 5), ("bob", 7), ("eve", -5)):
+            till.order(customer, amount)
+        with deployed(Path(made)) as dagster:
+            dagster.run("shop")
+            dagster.run("shop_savepoint", {"ops": {"savepoint": {"config": {"name": "before Tuesday"}}}})
+            till.order("cat", 12)
+            dagster.run("shop")
+            dagster.run("shop_green")
+            with served_pages(Path(made) / "state", dagster.url) as pages, browser() as page:
+                for width, theme in itertools.product(WIDTHS, THEMES):
+                    context = page.context.browser.new_context(  # type: ignore[union-attr]
+                        viewport={"width": width, "height": HEIGHT}, color_scheme=theme
+                    )
+                    chosen = f"localStorage.setItem('dagster-theme', JSON.stringify('{theme.title()}'))"
+                    context.add_init_script(chosen)
+                    of_this_width(context.new_page(), pages, dagster.url, f"{width}-{theme}")
+                    context.close()
+
+
+def of_this_width(page: Page, pages: str, url: str, suffix: str) -> None:
+    """Take each view in one width and theme."""
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{pages}/shop")
+    expect(page.get_by_text("Where it can go back to")).to_be_visible()
+    small(page, f"page-{suffix}")
+    page.goto(pages)
+    expect(page.get_by_role("link", name="shop_green")).to_be_visible()
+    small(page, f"index-{suffix}")
+    page.goto(f"{url}/assets/shop/checkpoints?view=checks")
+    expect(page.get_by_text("checkpoint_succeeded").first).to_be_visible()
+    small(page, f"checks-{suffix}")
+    page.goto(f"{url}/locations/small_deployment.py/jobs/shop_restore/playground")
+    expect(page.locator(".CodeMirror-code").first).to_contain_text("restore_from")
+    small(page, f"restore-{suffix}")
+    page.goto(f"{url}/assets/shop/quarantine/orders?view=events")
+    expect(page.get_by_role("link", name="Put rows of orders through again").first).to_be_visible()
+    small(page, f"quarantine-{suffix}")
+
+
+def small(page: Page, name: str) -> None:
+    """Write one picture as WebP, which takes a third of a PNG."""
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(1500)
+    shot = {"format": "webp", "quality": 40}
+    taken = page.context.new_cdp_session(page).send("Page.captureScreenshot", shot)
+    (IMAGES / "views").mkdir(exist_ok=True)
+    (IMAGES / "views" / f"{name}.webp").write_bytes(base64.b64decode(taken["data"]))
+
+
+@contextmanager
+def served_pages(base: Path, dagster: str) -> Iterator[str]:
+    """Serve the checkpoint pages of a deployment, with links to Dagster."""
+    port = web_server.free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "dagster_ckpt.cli",
+        "page",
+        "--serve",
+        "--port",
+        str(port),
+        "--base",
+        str(base),
+    ]
+    command += ["--dagster", dagster, "--location", "small_deployment.py"]
+    url = f"http://127.0.0.1:{port}"
+    with web_server.started(command, base.parent / "pages.log", env=os.environ) as server:
+        web_server.wait_until_it_answers(url, server, base.parent / "pages.log", path="/")
+        yield url
 
 
 def live(dagster: Deployment) -> None:
@@ -200,4 +284,4 @@ def checkpoint_page(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ("flights", "blue-green", "bad-rows")))
+    sys.exit(main(sys.argv[1:] or ("flights", "blue-green", "bad-rows", "views")))

@@ -112,7 +112,7 @@ class Mistake:
 KEYED: dict[str, str] = {"sink": "(key=['name'])", "rows": "rows.groupBy('name').count()"}
 MISTAKES = {
     "wrong key": Mistake("no column ident: there are id, name", {"sink": "(key=['ident'])"}),
-    "missing column": Mistake("no column idd: there are id, name", {"rows": "rows.select('idd')"}),
+    "missing column": Mistake("name `idd` cannot be resolved. Did you mean", {"rows": "rows.select('idd')"}),
     "aggregation into append": Mistake("key=", {"rows": "rows.groupBy('name').count()"}),
     "wrong path": Mistake("/inn", {"read": READ.replace('"in"', '"inn"')}),
     "no Java": Mistake(

@@ -44,12 +44,14 @@ def _process(
     )
 
 
-def wait_until_it_answers(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_it_answers(
+    url: str, server: subprocess.Popen[bytes], log: Path, path: str = "/server_info"
+) -> None:
     """Dagster says that it serves before its port listens: only an answer shows that it does."""
 
     def answers() -> bool:
         try:
-            with urlopen(f"{url}/server_info", timeout=ANSWER_WITHIN) as answer:
+            with urlopen(f"{url}{path}", timeout=ANSWER_WITHIN) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -123,14 +124,14 @@ class Deployment:
         with closing(SqlCoordinatorStore(url)) as store:
             return stored_record(store, "shop")
 
-    def run(self, job: str) -> str:
+    def run(self, job: str, config: Mapping[str, Any] = MappingProxyType({})) -> str:
         """Launch a job over GraphQL and wait for its success; return the run's id."""
         selector = {
             "repositoryLocationName": f"{LOCATION}.py",
             "repositoryName": "__repository__",
             "jobName": job,
         }
-        answer = self._graphql(LAUNCH, {"params": {"selector": selector, "runConfigData": {}}})
+        answer = self._graphql(LAUNCH, {"params": {"selector": selector, "runConfigData": dict(config)}})
         run_id = str(answer["data"]["launchRun"]["run"]["runId"])
         self.wait(run_id)
         return run_id

@@ -105,7 +105,7 @@ def _serve(work: Invocation, at: tuple[str, int], only: str, links_of: Callable[
 
 
 def _states(deployment: Deployment) -> dict[str, CheckpointPage | str]:
-    """Return what the store knows of each pipeline, or why it does not."""
+    """Return the state of each pipeline in the store, or a sentence why it has none."""
     found: dict[str, CheckpointPage | str] = {}
     for name in deployment.store.pipelines():
         try:
