@@ -1,26 +1,36 @@
-"""What judging rows costs the plan that stages them: ``python -m benchmarks.judge``
+"""What judging rows costs the plan that stages them, and a stream as a whole: ``python -m benchmarks.judge [--stream]``
 
 Rows of a shop (four numbers, four texts of 160 bytes together, three times) come out of a stream that reads Parquet,
 and are staged as Parquet, in turns with the rules of a table of PostgreSQL, which has the most, with those of a Delta
-table, and without; processor time of Java on one core, medians of ``--rounds``.
+table, and without; processor time of Java on one core, medians and least of ``--rounds``. ``--stream``: read by a
+streaming run, appended to a Delta table and shown by its checkpoint, in turns with and without the judge; processor
+time of Python and Java, from the run's start to its end.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from benchmarks.common import median, scratch, show, spark_session
+from benchmarks.sinks import worked
+from benchmarks.streaming_common import streaming, wait
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.ext.delta.columns import accepted
 from dagster_ckpt.ext.sql.columns import DIALECTS
+from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.sink.judge import Judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_ckpt import CheckpointedPipeline
 
 ORDERS = (
     "id",
@@ -76,28 +86,83 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
             write_staged(judges[name].judged(frame), folder / f"{number}-{name}", folder)
             if number >= 2:  # the first ones are compiled
                 took[name].append(java_seconds(spark) - began)
-    without = median(took["none"])
     return [
-        {
-            "rows": rows,
-            "rules of": name,
-            "rules": len(judge.rules),
-            "processor_s": median(took[name]),
-            "more_percent": (median(took[name]) / without - 1) * 100,
-        }
+        {"rows": rows, "rules of": name, "rules": len(judge.rules), **_more(took[name], took["none"])}
         for name, judge in judges.items()
     ]
 
 
-def in_turns(title: str, measure: Callable[..., list[dict[str, Any]]], about: str | None) -> None:
-    """Measure on one core, as the options say, and print; ``about``: the module's docstring."""
+def _more(took: list[float], without: list[float]) -> dict[str, Any]:
+    return {
+        "processor_s": median(took),
+        "more_percent": (median(took) / median(without) - 1) * 100,
+        "least_s": min(took),
+        "least_more_percent": (min(took) / min(without) - 1) * 100,
+    }
+
+
+def measure_stream(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> list[dict[str, Any]]:
+    batch_of(spark, folder, rows)
+    took: dict[str, list[float]] = {"with": [], "without": []}
+    for number in range(rounds + 1):
+        for name in took if number % 2 else [*reversed(took)]:
+            none = mock.patch.object(Judge, "of", lambda sink, frame: Judge(sink.place, ()))
+            began = worked()
+            with none if name == "without" else nullcontext():
+                _run(spark, folder / f"{number}-{name}", _shop(folder / "source"), rows)
+            if number:  # the first ones are compiled
+                took[name].append(worked() - began)
+    return [{"rows": rows, "judge": name, **_more(found, took["without"])} for name, found in took.items()]
+
+
+def _shop(source: Path) -> CheckpointedPipeline:
+    @spark_source
+    def orders(spark):  # type: ignore[no-untyped-def]
+        schema = spark.read.parquet(str(source)).schema
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+
+    @spark_sink(to=DeltaTable("shown"))
+    def shown(rows):  # type: ignore[no-untyped-def]
+        return rows
+
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        shown(orders())
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def _run(spark: SparkSession, folder: Path, pipeline: CheckpointedPipeline, rows: int) -> None:
+    """Let a streaming run show all rows by one checkpoint."""
+    with streaming(folder, pipeline, spark) as stream:
+        wait(lambda: (stream.batch("shown") or 0) >= 1, stream)  # two files, one a batch
+        stream.checkpoint()
+        wait(lambda: _rows_of(folder / "tables" / "shown") == rows, stream, every=0.25)
+
+
+def _rows_of(table: Path) -> int:
+    from deltalake import DeltaTable as Reader
+
+    return Reader(str(table)).count() if Reader.is_deltatable(str(table)) else 0
+
+
+Measure = Callable[..., list[dict[str, Any]]]
+
+
+def in_turns(
+    title: str, measure: Measure, about: str | None, ways: Mapping[str, Measure] | None = None
+) -> None:
+    """Measure on one core, as the options say, and print; ``about``: the module's docstring; ``ways``: by options."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=9)
+    for name in ways or {}:
+        parser.add_argument(f"--{name}", dest="way", action="store_const", const=name)
     options = parser.parse_args()
+    chosen = (ways or {}).get(getattr(options, "way", None) or "", measure)
     with scratch() as folder, spark_session(folder, **{"spark.master": "local[1]"}) as spark:
-        show(title, measure(spark, folder, rows=options.rows, rounds=options.rounds))
+        show(title, chosen(spark, folder, rows=options.rows, rounds=options.rounds))
 
 
 if __name__ == "__main__":
-    in_turns("judging rows", measure, __doc__)
+    in_turns("judging rows", measure, __doc__, {"stream": measure_stream})

@@ -108,27 +108,37 @@ def marked_columns(columns: Iterable[Any]) -> list[tuple[str, str]]:
     ]
 
 
-def may_be_no_utf8(spark: SparkSession, text: Column) -> Column:
-    """Return a column that is true of text which is no UTF-8, and of some that is (``objects.Invoke``, since 2.0).
+_OF_BYTES: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "is UTF-8": ("base.Utf8", "isWellFormed", ()),
+    "has NUL": ("primitives.Bytes", "contains", (0,)),
+}
+"""Class, method, and bytes that it is told beside the text's."""
 
-    Java's decoder makes U+FFFD of what is wrong, in a third of the time that ``is_valid_utf8`` takes.
+
+def asked_of_bytes(spark: SparkSession, question: str, text: Column) -> Column:
+    """Return a column with the answer of Spark's own copy of Guava (``objects.StaticInvoke``, since 2.0).
+
+    Spark's own functions give the same one and take three times as long.
     """
     from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import functions
 
     jvm = _jvm(spark)
-    sql, invoke = jvm.org.apache.spark.sql, jvm.org.apache.spark.sql.catalyst.expressions.objects.Invoke
-    number = sql.types.DataType.fromDDL("int")
-    decoded = sql.types.ObjectType(jvm.java.lang.Class.forName("java.lang.String"))
-
-    def called(target: Any, name: str, kind: Any, *arguments: Any) -> Any:
-        given = jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(arguments))
-        types = jvm.org.apache.spark.api.python.PythonUtils.toSeq([])
-        return invoke(target, name, kind, given, types, True, True, True)
-
-    replacement = sql.catalyst.expressions.Literal.create(0xFFFD, number)
-    read = called(sql.classic.ExpressionUtils.expression(text._jc), "toString", decoded)
-    place = called(read, "indexOf", number, replacement)
-    return SparkColumn(sql.classic.ExpressionUtils.column(place)) >= 0
+    sql, to_seq = jvm.org.apache.spark.sql, jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    owner, method, beside = _OF_BYTES[question]
+    given = [text.cast("binary"), *(functions.lit(byte).cast("tinyint") for byte in beside)]
+    answer = sql.catalyst.expressions.objects.StaticInvoke(
+        jvm.java.lang.Class.forName(f"org.sparkproject.guava.{owner}"),
+        sql.types.DataType.fromDDL("boolean"),
+        method,
+        to_seq([sql.classic.ExpressionUtils.expression(one._jc) for one in given]),
+        to_seq([]),
+        True,  # null of null
+        False,
+        True,
+        jvm.scala.Option.empty(),
+    )
+    return SparkColumn(sql.classic.ExpressionUtils.column(answer))
 
 
 def is_command(spark: SparkSession, plan: Any) -> bool:

@@ -35,6 +35,8 @@ class ValueRule:
     """The values, for people: ``text that is no UTF-8``."""
     way_out: str
     """What the sink's function can make of them."""
+    quick: tuple[str, bool] | None = None
+    """A question that says as much as ``broken`` and is answered sooner (``asked_of_bytes``), and the wrong answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,8 @@ class RowRule:
     """SQL that is the wrong value of such a row."""
     what: str
     way_out: str
-    text: str = ""
-    """SQL of the text that has to be UTF-8; empty: another rule, or one of what is in arrays and maps."""
+    quick: tuple[str, bool] | None = None
+    """As in ``ValueRule``, of ``example``; None: there is none, or it is a rule of what is in arrays and maps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ UTF8 = ValueRule(
     what="text that is no UTF-8",
     way_out="read it in its own encoding (option 'encoding', or decode), replace what is wrong (make_valid_utf8), or "
     "keep the bytes (cast to binary)",
+    quick=("is UTF-8", False),
 )
 _HAS_NUL = "contains(CAST({0} AS BINARY), X'00')"
 """By its bytes: a collation may pass over the character."""
@@ -96,6 +99,7 @@ NO_NUL = ValueRule(
     broken=_HAS_NUL,
     what="text with the character NUL",
     way_out="leave it out (replace(…, chr(0), ''))",
+    quick=("has NUL", True),
 )
 NO_NAN = ValueRule(
     types=frozenset({"float", "double"}),
@@ -338,7 +342,7 @@ def _rules_of(values: Sequence[ValueRule], path: str, kind: Any, sql: str) -> It
                         example=sql,
                         what=rule.what,
                         way_out=rule.way_out,
-                        text=sql if rule is UTF8 else "",
+                        quick=rule.quick,
                     )
 
 
@@ -349,7 +353,7 @@ def _rules_of_elements(values: Sequence[ValueRule], path: str, element: Any, sql
             rule,
             broken=f"exists({sql}, e -> {rule.broken})",
             example=f"transform({wrong}, e -> {rule.example})[0]",
-            text="",
+            quick=None,
         )
 
 

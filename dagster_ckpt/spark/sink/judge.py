@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.java.plans import may_be_no_utf8
+from dagster_ckpt.spark.java.plans import asked_of_bytes
 from dagster_ckpt.spark.sink.accepts import RowRule
 from dagster_ckpt.spark.sink.port import Sink
 
@@ -70,13 +70,14 @@ class Judge:
 
 
 def broken(frame: DataFrame, rule: RowRule) -> Column:
-    """Return the rule as a column: whether text is UTF-8 is asked in full where it does not look like it."""
+    """Return the rule as a column."""
     from pyspark.sql import functions
 
-    asked = functions.expr(rule.broken)
-    if not rule.text:
-        return asked
-    return may_be_no_utf8(frame.sparkSession, functions.expr(rule.text)) & asked
+    if rule.quick is None:
+        return functions.expr(rule.broken)
+    question, wrong = rule.quick
+    answer = asked_of_bytes(frame.sparkSession, question, functions.expr(rule.example))
+    return answer if wrong else ~answer
 
 
 def _sentence(place: str, rules: Sequence[RowRule], frame: DataFrame, batch_id: BatchId) -> str:
