@@ -72,7 +72,7 @@ def staying(there: pa.Table, keys: pa.Table) -> Any:
     """
     names = keys.column_names
     plain = [name for name in names if compares_as_it_is(keys.schema.field(name).type)]
-    has_ours = [pc.is_in(there[name], value_set=keys[name].unique()) for name in plain]
+    has_ours = [pc.is_in(there[name], value_set=keys[name]) for name in plain]
     if len(names) == len(plain) == 1:
         return pc.invert(has_ours[0])
     places: Any = numbers(there.num_rows)
