@@ -64,7 +64,8 @@ def _are_distinct(rows: pa.Table, keys: Sequence[str]) -> bool:
         return False
     column = rows[keys[0]]
     first = column.slice(0, _FEW)
-    if pc.sum(pc.is_in(column, value_set=first)).as_py() > len(first):  # where all come again it is seen at once
+    come_again = pc.sum(pc.is_in(column, value_set=first)).as_py() > len(first)
+    if come_again:  # as all keys do in a running count: seen without hashing them
         return False
     return bool(len(column.unique()) == rows.num_rows)
 
