@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "a fork's sink that cannot begin with such rows was not asked before others had changed",
         "spark/attempt/sinks_at_start.py",
-        "            self.sinks.of(uid).refuse_fork(cut)\n",
+        "        sinks.of(uid).refuse_fork(cut)\n",
         "",
         "tests/spark/sink/test_waiting_rows.py",
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in
+from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, job_in, resources_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option, snapshots_known
 from dagster_ckpt.cli.launch import LaunchTarget, ended, launch_options, launched, of_program
 from dagster_ckpt.cli.output import Output, show_positions
@@ -15,13 +16,16 @@ from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.dagster.names import (
+    COORDINATOR_KEY,
     RESTORE_OP,
     RESTORE_TAG,
     STARTED_BY_TAG,
     STREAM_OP,
     epoch_job_name,
+    restore_job_name,
     streaming_job_name,
 )
+from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.restores.tables import TablePreview
 from dagster_ckpt.operations.snapshots.catalog import absolute, find_snapshot
@@ -88,21 +92,43 @@ def preview(
     )
     chosen = pipeline_id(pipeline) if fork_of and pipeline else work.pipeline(pipeline)
     declared = declared_in(code, chosen)
-    found = preview_restore(
-        work.deployment,
-        options,
-        chosen,
-        graph=declared.graph if declared else None,
-        hooks=declared.hook_uids if declared else None,
-        code=declared,
-        snapshot_of=pipeline_id(fork_of) if fork_of else None,
-    )
+    snapshot_of = pipeline_id(fork_of) if fork_of else None
+    found = _previewed(work, options, chosen, declared, code, snapshot_of=snapshot_of)
     if declared and found.is_possible and not files_only and not options.fork:
         with work.output.busy("starting every query on a copy"):
             found = _with_queries_tried(work, found, options, declared, code)
     work.output.result(found)
     show_preview(work.output, found)
     return ExitCode.FINE if found.is_possible else ExitCode.TROUBLE
+
+
+def _previewed(
+    work: Invocation,
+    options: RestoreOptions,
+    pipeline: PipelineId,
+    declared: CheckpointedPipeline | None,
+    code: CodeOptions,
+    *,
+    snapshot_of: PipelineId | None = None,
+) -> RestorePreview:
+    """Return the preview; a fork's own sinks are asked whether they can begin with such rows."""
+    previewed = partial(
+        preview_restore,
+        work.deployment,
+        options,
+        pipeline,
+        graph=declared.graph if declared else None,
+        hooks=declared.hook_uids if declared else None,
+        code=declared,
+        snapshot_of=snapshot_of,
+    )
+    if declared is None or not options.fork:
+        return previewed()
+    try:
+        with resources_in(code, restore_job_name(pipeline), [COORDINATOR_KEY]) as resources:
+            return previewed(coordinator=getattr(resources, COORDINATOR_KEY))
+    except NotFound:  # the code has no job that says where tables are
+        return previewed()
 
 
 def _with_queries_tried(
@@ -116,7 +142,6 @@ def _with_queries_tried(
     import dagster as dg
 
     from dagster_ckpt.dagster.jobs.gate import with_queries_tried
-    from dagster_ckpt.dagster.names import COORDINATOR_KEY, restore_job_name
 
     job = job_in(code, restore_job_name(pipeline.name))
     snapshot = find_snapshot(work.deployment, options.restore_from, pipeline.name)
@@ -230,14 +255,7 @@ def is_possible(
     if not work.locations.is_given:
         return True  # the run itself decides
     declared = declared_in(target.code, pipeline)
-    found = preview_restore(
-        work.deployment,
-        options,
-        pipeline,
-        graph=declared.graph if declared else None,
-        hooks=declared.hook_uids if declared else None,
-        code=declared,
-    )
+    found = _previewed(work, options, pipeline, declared, target.code)
     if not found.is_possible:
         work.output.result({"preview": found, "run": None})
         show_preview(work.output, found)

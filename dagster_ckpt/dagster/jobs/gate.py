@@ -57,6 +57,7 @@ def previewed(
         graph=pipeline.graph,
         hooks=pipeline.hook_uids,
         code=pipeline,
+        coordinator=resource,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.shown import ServedTable, ServingRecord
@@ -12,6 +12,7 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.sink import opening
 from dagster_ckpt.spark.sink.opening import open_derived, target_of
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
@@ -93,6 +94,21 @@ def open_sink(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordi
         table_dir=table_dir,
         work_dir=work_dir,
     )
+
+
+def pipeline_sinks(pipeline: CheckpointedPipeline, coordinator: Coordinator) -> PipelineSinks:
+    """Return a pipeline's sinks, to be asked what a run would be told: they know no attempt."""
+    return PipelineSinks(
+        pipeline=pipeline,
+        table_dir=table_dir_of(pipeline, coordinator),
+        work_dir=coordinator.resolved_work_dir,
+        attempt_id=opening.no_attempt,
+        session=_no_session,
+    )
+
+
+def _no_session() -> Any:
+    raise InvalidRequest("no Spark is started to ask sinks")
 
 
 def own_table(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> ReaderTable:

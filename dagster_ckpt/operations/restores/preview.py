@@ -26,6 +26,7 @@ from dagster_ckpt.core.restore.matching import (
 )
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.readers.open_sink import Coordinator, pipeline_sinks
 from dagster_ckpt.operations.restores.sources import HookPreview, late_readers, preview_hooks, preview_sources
 from dagster_ckpt.operations.restores.tables import (
     TableFate,
@@ -39,6 +40,7 @@ from dagster_ckpt.operations.snapshots.contents import missing_files, operators_
 from dagster_ckpt.operations.snapshots.diff import OffsetStep, step_between
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
@@ -137,12 +139,14 @@ def preview_restore(
     graph: PipelineGraph | None = None,
     hooks: Sequence[str] | None = None,
     code: CheckpointedPipeline | None = None,
+    coordinator: Coordinator | None = None,
     snapshot_of: PipelineId | None = None,
 ) -> RestorePreview:
     """Preview a start of ``pipeline`` with ``options``.
 
     ``graph``: the pipeline as its code has it now; without it, as it last ran. ``hooks``: their uids; without these
     their states are not compared. ``code``: the pipeline itself, whose sources are asked whether they can read on.
+    ``coordinator``: where its tables are: a fork's sinks are asked whether they can begin with such rows.
     ``snapshot_of``: whose keys ``restore_from`` has (a fork). Raises NotFound, Corrupt, InvalidRequest, Unavailable.
     """
     found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
@@ -165,7 +169,8 @@ def preview_restore(
     refusals += sources.refusals
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
-    tables = _tables(found.stored, matches, pipeline, wanted, options)
+    sinks = None if code is None or coordinator is None else pipeline_sinks(code, coordinator)
+    tables = _tables(found.stored, matches, wanted, options, sinks)
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
     ]
@@ -189,19 +194,18 @@ def preview_restore(
 def _tables(
     stored: StoredSnapshot,
     matches: Sequence[StageMatch],
-    pipeline: PipelineId,
     wanted: PipelineGraph,
     options: RestoreOptions,
+    sinks: PipelineSinks | None,
 ) -> list[TablePreview]:
     """Preview every matched stage's table; the tables of a fork's beginning are the fork's own."""
-    is_own = stored.metadata.pipeline in (pipeline, *wanted.previous_names)
+    is_own = stored.metadata.pipeline in (wanted.pipeline, *wanted.previous_names)
     is_beginning = not is_own and not options.fork
     previews = (
-        (match.uid, preview_table(stored, match.snapshot, table_plan(options, match.uid)))
-        for match in matches
+        (match.uid, preview_table(stored, match, table_plan(options, match.uid), sinks)) for match in matches
     )
     return [
-        of_fork(preview, pipeline, uid, table_plan(options, uid)) if is_beginning else preview
+        of_fork(preview, wanted.pipeline, uid, table_plan(options, uid)) if is_beginning else preview
         for uid, preview in previews
         if preview is not None
     ]

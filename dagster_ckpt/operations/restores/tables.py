@@ -8,8 +8,11 @@ from enum import StrEnum
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+from dagster_ckpt.spark.attempt.sinks_at_start import refuse_forks
 from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.port import Difference
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
@@ -61,8 +64,14 @@ class TablePreview:
     message: str = ""
 
 
-def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan) -> TablePreview | None:
-    """Return the fate of one stage's table; None for a stage without one."""
+def preview_table(
+    source: StoredSnapshot, match: StageMatch, plan: TablePlan, sinks: PipelineSinks | None
+) -> TablePreview | None:
+    """Return the fate of one stage's table; None for a stage without one.
+
+    ``sinks``: those of now, which are asked whether a fork's can begin with such rows.
+    """
+    stage = match.snapshot
     cut = stage.table
     if cut is None:
         return None
@@ -70,6 +79,12 @@ def preview_table(source: StoredSnapshot, stage: StageSnapshot, plan: TablePlan)
         return _preview(stage, cut, TableFate.IMPOSSIBLE, cut.cannot_roll_back)
     try:
         sink = open_at(cut.uri, cut.sink, PipelineId(source.metadata.pipeline), StageUid(stage.uid))
+        if (
+            plan is TablePlan.FORK
+            and sinks is not None
+            and sinks.pipeline.stages[match.uid].table is not None
+        ):
+            refuse_forks(sinks, {match.uid: cut_of(source, stage, cut)})
         found = None if sink is None else sink.difference(cut_of(source, stage, cut))
     except CheckpointError as error:
         return _preview(stage, cut, TableFate.IMPOSSIBLE, str(error))

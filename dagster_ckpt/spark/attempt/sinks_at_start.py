@@ -196,7 +196,7 @@ class SinksAtStart:
             if uid in self.set_aside and cut is not None and uid not in forks:
                 gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))
                 cuts[uid] = replace(cut, batches=tuple(b for b in cut.batches if b.batch_id not in gone))
-        self.refuse_forks({uid: cut for uid, cut in cuts.items() if uid in forks and cut is not None})
+        refuse_forks(self.sinks, {uid: cut for uid, cut in cuts.items() if uid in forks and cut is not None})
         self._refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
@@ -209,12 +209,6 @@ class SinksAtStart:
                 else self._rolled_back(uid, cuts[uid], self._later(uid, later))
             ),
         )
-
-    def refuse_forks(self, cuts: Mapping[StageUid, SinkCut]) -> None:
-        """Raise where a sink of a fork cannot begin with such rows, or they were staged for another one."""
-        for uid, cut in cuts.items():
-            self.sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
-            self.sinks.of(uid).refuse_fork(cut)
 
     def _forks(self, decision: Restore) -> frozenset[StageUid]:
         """Return the sinks that are given another pipeline's rows: neither begun ones, nor those that keep theirs."""
@@ -376,6 +370,13 @@ class SinksAtStart:
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
 
         return tell
+
+
+def refuse_forks(sinks: PipelineSinks, cuts: Mapping[StageUid, SinkCut]) -> None:
+    """Raise where a sink of a fork cannot begin with such rows, or they were staged for another one."""
+    for uid, cut in cuts.items():
+        sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
+        sinks.of(uid).refuse_fork(cut)
 
 
 def _can_show(sink: Sink, cut: SinkCut) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
@@ -13,6 +16,7 @@ from dagster_ckpt.core.model import FileKind, StageSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.restores.preview import StageFate, preview_restore
 from dagster_ckpt.operations.restores.tables import TableFate
+from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from tests.operations.world import BASE, SALES, World, data_keys
@@ -198,6 +202,46 @@ def test_a_table_that_keeps_later_rows_says_how_many_come_twice(world: World) ->
 def test_the_table_of_a_fork_is_only_read(world: World) -> None:
     shop = TableWorld(world)
     assert shop.preview(1, fork=True).fate is TableFate.SEEDED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "refused"),
+    [
+        (None, (), ""),
+        (DeltaTable("totals"), (), "would write to"),
+        (ForEachCheckpoint(print), (), "cannot begin with the rows of"),
+        (None, ("k",), "were written without"),
+    ],
+    ids=["as it was", "table of its origin", "function", "another key"],
+)
+def test_the_preview_of_a_fork_is_refused_as_its_run_is(
+    world: World, target: Any, key: tuple[str, ...], refused: str
+) -> None:
+    shop = TableWorld(world)
+    number = 3 if key else 1
+
+    @spark_source
+    def numbers(spark: Any) -> Any: ...
+
+    @spark_sink(key=[*key])
+    def totals(numbers: Any) -> Any: ...
+
+    @checkpointed_pipeline(name=SALES)
+    def sales() -> None:
+        totals(numbers())
+
+    tables = world.folder / ("other" if target is None else "")
+    fork = sales.fork("fork", table_dir=str(tables), sinks={} if target is None else {"totals": target})
+    resource: Any = SimpleNamespace(
+        resolved_work_dir=world.folder / "work", resolved_table_dir=lambda fork: Path(fork.table_dir)
+    )
+    wanted = options(f"{BASE}/sales/chk-{number}", fork=True, allow_non_restored_state=True)
+    previewed = preview_restore(world.deployment, wanted, fork.name, code=fork, coordinator=resource)
+    (table,) = previewed.tables
+    assert table.fate is (TableFate.IMPOSSIBLE if refused else TableFate.SEEDED)
+    assert refused in table.message
+    assert previewed.is_possible is not bool(refused)
+    assert pairs_in(shop.attempt.place) == shop.cuts[1].rows
 
 
 def test_a_table_whose_rows_are_gone_refuses_the_restore(world: World, tmp_path: Path) -> None:

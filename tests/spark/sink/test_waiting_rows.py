@@ -19,7 +19,7 @@ from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, left_tables
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
+from dagster_ckpt.spark.attempt.sinks_at_start import refuse_forks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
@@ -176,11 +176,10 @@ def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition
     """With a partition column added they came out without its values."""
     batch = waiting(PLAIN, tmp_path, "delta")
     cut = SinkCut(snapshot=TableSnapshot(uri="/t"), batches=(batch,), checkpoint_id=CheckpointId(1))
-    nothing: Any = SimpleNamespace()
 
     def begun_as(defined: Defined) -> None:
         sinks = defined.sinks(tmp_path, "delta")
-        SinksAtStart(sinks=sinks, reporter=nothing, before=nothing).refuse_forks({UID: cut})
+        refuse_forks(sinks, {UID: cut})
 
     begun_as(PLAIN)
     with pytest.raises(
@@ -191,7 +190,7 @@ def test_a_fork_does_not_begin_with_rows_that_were_staged_for_another_definition
     of: Any = SimpleNamespace(
         refuse_changed=lambda *_, **__: None, of=lambda _: SimpleNamespace(refuse_fork=asked.append)
     )
-    SinksAtStart(sinks=of, reporter=nothing, before=nothing).refuse_forks({UID: cut})
+    refuse_forks(of, {UID: cut})
     assert asked == [cut]  # the sink itself is asked, too, before any is changed
 
 
