@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
+from tests.lab.pipelines import reads, sink, wired
 from tests.tables import rows_in
 
 ORDER = "customer STRING, amount BIGINT"
@@ -41,19 +42,15 @@ class Till:
 def pipeline_of(folder: Path) -> CheckpointedPipeline:
     """orders, those of nothing apart → totals, of the orders in ``folder``."""
 
-    @spark_source(expect={"amount > 0": "quarantine"}, at_most=0)
-    def orders(spark: Any) -> Any:
-        return spark.readStream.schema(ORDER).json(str(folder))
-
-    @spark_sink(key=["customer"])
-    def totals(orders: Any) -> Any:
-        return orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "spent")
-
-    @checkpointed_pipeline(name="shop")
-    def pipeline() -> None:
-        totals(orders())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "shop",
+        reads("orders", ORDER, folder, expect={"amount > 0": "quarantine"}, at_most=0),
+        sink(
+            "totals",
+            lambda orders: orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "spent"),
+            key=["customer"],
+        ),
+    )
 
 
 def next_version(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:

@@ -10,7 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import spark_sink, spark_source
+from tests.lab.pipelines import wired
 
 
 @spark_source
@@ -25,9 +26,7 @@ def written(totals: Any) -> Any:
     raise NotImplementedError
 
 
-@checkpointed_pipeline(name="sales")
-def sales() -> None:
-    written(totals())
+sales = wired("sales", totals, written)
 
 
 forked = sales.fork("sales_fork", table_dir="tables")

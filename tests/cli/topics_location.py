@@ -7,12 +7,12 @@ from typing import Any
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     build_pipeline_definitions,
-    checkpointed_pipeline,
     spark_sink,
     spark_source,
 )
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.testing import MemoryTopics
+from tests.lab.pipelines import wired
 
 topics = MemoryTopics()
 topics.create("orders", 2, retention=7 * DAY)
@@ -33,9 +33,7 @@ def totals(orders: Any) -> Any:
     raise NotImplementedError
 
 
-@checkpointed_pipeline(name="sales")
-def sales() -> None:
-    totals(orders())
+sales = wired("sales", orders, totals)
 
 
 defs = build_pipeline_definitions(

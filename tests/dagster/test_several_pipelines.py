@@ -13,12 +13,10 @@ from dagster_ckpt import (
     CheckpointedPipeline,
     SparkSessionResource,
     build_pipeline_definitions,
-    checkpointed_pipeline,
     checkpoints_asset_key,
-    spark_sink,
-    spark_source,
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, spark_of
+from tests.lab.pipelines import sink, source, wired
 
 CHECKS = (
     "checkpoint_succeeded",
@@ -29,25 +27,13 @@ CHECKS = (
 )
 
 
-def pipeline(name: str, **source: Any) -> CheckpointedPipeline:
-    @spark_source(**source)
-    def rows(spark: Any) -> Any:
-        return spark
-
-    @spark_sink
-    def table(rows: Any) -> Any:
-        return rows
-
-    @checkpointed_pipeline(name=name)
-    def made() -> None:
-        table(rows())
-
-    return made  # type: ignore[return-value]
+def pipeline(name: str, **settings: Any) -> CheckpointedPipeline:
+    return wired(name, source("rows", lambda spark: spark, **settings), sink("table", lambda rows: rows))
 
 
-def definitions(folder: Path, name: str, **source: Any) -> dg.Definitions:
+def definitions(folder: Path, name: str, **settings: Any) -> dg.Definitions:
     return build_pipeline_definitions(
-        pipeline(name, **source),
+        pipeline(name, **settings),
         coordinator=CheckpointCoordinatorResource(base_dir=str(folder)),
         spark=SparkSessionResource(app_name=folder.name),
     )

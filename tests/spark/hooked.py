@@ -12,11 +12,10 @@ from typing import Any
 from dagster_ckpt import (
     CheckpointedPipeline,
     StageContext,
-    checkpointed_pipeline,
     pipeline_hook,
-    spark_sink,
     spark_source,
 )
+from tests.lab.pipelines import sink, wired
 from tests.spark.streaming.pipelines import read_numbers
 
 
@@ -94,12 +93,10 @@ def hooked(
             diary.write("source", context.hooks["ledger"].taken)
         return read_numbers(spark, folder / "numbers")
 
-    @spark_sink
-    def rows(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="hooked", checkpointing=checkpointing, hooks=[Ledger] if with_hook else [])
-    def pipeline() -> None:
-        rows(numbers())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "hooked",
+        numbers,
+        sink("rows", lambda numbers: numbers.selectExpr("n", "'fast' AS path")),
+        checkpointing=checkpointing,
+        hooks=[Ledger] if with_hook else [],
+    )

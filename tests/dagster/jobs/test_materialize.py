@@ -14,11 +14,9 @@ from dagster_ckpt import (
     PipelineOptions,
     SparkSessionResource,
     build_pipeline_definitions,
-    checkpointed_pipeline,
-    spark_sink,
-    spark_source,
 )
 from tests.browser.till import ORDER, Till, read_spent
+from tests.lab.pipelines import reads, sink, wired
 from tests.spark.epoch.conftest import Lab, failure_text, lab
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.epoch.test_chains import CHAINED, fussy
@@ -29,19 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
 
 def till_pipeline(name: str, folder: Path) -> CheckpointedPipeline:
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark.readStream.schema(ORDER).json(str(folder))
-
-    @spark_sink(key=["customer"])
-    def totals(orders: Any) -> Any:
-        return orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "spent")
-
-    @checkpointed_pipeline(name=name)
-    def pipeline() -> None:
-        totals(orders())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        name,
+        reads("orders", ORDER, folder),
+        sink(
+            "totals",
+            lambda orders: orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "spent"),
+            key=["customer"],
+        ),
+    )
 
 
 class Shops:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -14,10 +13,8 @@ from dagster_ckpt import (
     RestartPolicy,
     SavepointSchedule,
     build_pipeline_definitions,
-    checkpointed_pipeline,
-    spark_sink,
-    spark_source,
 )
+from tests.lab.pipelines import sink, source, wired
 from tests.spark.epoch.small_pipeline import shop
 
 
@@ -72,17 +69,6 @@ def test_sensors_schedules_and_resources_have_the_names_they_always_had(definiti
 
 
 def test_a_stage_may_be_called_as_a_jobs_op_is() -> None:
-    @spark_source(uid="savepoint")
-    def first(spark: Any) -> Any:
-        raise NotImplementedError
-
-    @spark_sink(uid="care")
-    def last(rows: Any) -> Any:
-        raise NotImplementedError
-
-    @checkpointed_pipeline(name="named")
-    def named() -> None:
-        last(first())
-
-    jobs = build_pipeline_definitions(named).get_repository_def().get_all_jobs()
+    stages = source("savepoint", lambda spark: spark), sink("care", lambda savepoint: savepoint)
+    jobs = build_pipeline_definitions(wired("named", *stages)).get_repository_def().get_all_jobs()
     assert {"named", "named_savepoint", "named_care"} <= {job.name for job in jobs}

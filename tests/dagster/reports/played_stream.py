@@ -13,10 +13,6 @@ import pytest
 
 from dagster_ckpt import (
     CheckpointedPipeline,
-    checkpointed_pipeline,
-    spark_sink,
-    spark_source,
-    spark_stage,
 )
 from dagster_ckpt.core.checkpoint.record import TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
@@ -35,6 +31,7 @@ from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.stream_events import StreamMoment, StreamReports, Told
 from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.spark.streaming.progress import RunningStageProgress, StreamProgress
+from tests.lab.pipelines import sink, source, stage, wired
 
 INTERVAL = 10.0
 DAY = 86400.0
@@ -220,33 +217,14 @@ Play = Callable[..., Ledger]
 
 
 def two_tables() -> CheckpointedPipeline:
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark
-
-    @spark_stage
-    def enriched(orders: Any) -> Any:
-        return orders
-
-    @spark_stage
-    def joined(enriched: Any) -> Any:
-        return enriched
-
-    @spark_sink
-    def totals(joined: Any) -> Any:
-        return joined
-
-    @spark_sink
-    def report(joined: Any) -> Any:
-        return joined
-
-    @checkpointed_pipeline(name="shop")
-    def pipeline() -> None:
-        rows = joined(enriched(orders()))
-        totals(rows)
-        report(rows)
-
-    return pipeline
+    return wired(
+        "shop",
+        source("orders", lambda spark: spark),
+        stage("enriched", lambda orders: orders),
+        stage("joined", lambda enriched: enriched),
+        sink("totals", lambda joined: joined),
+        sink("report", lambda joined: joined),
+    )
 
 
 @pytest.fixture

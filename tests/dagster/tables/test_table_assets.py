@@ -10,46 +10,29 @@ from dagster_ckpt import (
     CheckpointedPipeline,
     PipelineOptions,
     build_pipeline_definitions,
-    checkpointed_pipeline,
     spark_sink,
-    spark_source,
-    spark_stage,
 )
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.reports.tables import changed_event, changed_events
 from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.stage_report import TableChanged
+from tests.lab.pipelines import sink, source, stage, wired
 
 
 def shop() -> CheckpointedPipeline:
-    @spark_source(asset="raw/orders")
-    def orders(spark: Any) -> Any:
-        return spark
-
-    @spark_source(asset="raw/prices")
-    def prices(spark: Any) -> Any:
-        return spark
-
-    @spark_stage
-    def priced(orders: Any, prices: Any) -> Any:
-        return orders
-
     @spark_sink(key=["country"], to=DeltaTable("totals"), asset="lake/totals")
     def totals(priced: Any) -> Any:
         """Amount per country."""
         return priced
 
-    @spark_sink
-    def copies(orders: Any) -> Any:
-        return orders
-
-    @checkpointed_pipeline
-    def shop() -> None:
-        found = orders()
-        totals(priced(found, prices()))
-        copies(found)
-
-    return shop  # type: ignore[return-value]
+    return wired(
+        "shop",
+        source("orders", lambda spark: spark, asset="raw/orders"),
+        source("prices", lambda spark: spark, asset="raw/prices"),
+        stage("priced", lambda orders, prices: orders),
+        totals,
+        sink("copies", lambda orders: orders),
+    )
 
 
 def specs(*pipelines: CheckpointedPipeline, **options: Any) -> dict[str, dg.AssetSpec]:

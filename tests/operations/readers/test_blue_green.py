@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, load_table
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.shown import ServedTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
@@ -32,6 +32,7 @@ from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from dagster_ckpt.testing.sinks.contents import pairs
+from tests.lab.pipelines import sink, source, wired
 from tests.operations.world import SALES, World
 from tests.tables import Attempt
 
@@ -56,19 +57,11 @@ class Known:
 
 
 def sales(to: Any = None) -> CheckpointedPipeline:
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark
-
-    @spark_sink(key=["k"], to=to)
-    def totals(orders: Any) -> Any:
-        return orders
-
-    @checkpointed_pipeline
-    def sales() -> None:
-        totals(orders())
-
-    return sales  # type: ignore[return-value]
+    return wired(
+        "sales",
+        source("orders", lambda spark: spark),
+        sink("totals", lambda orders: orders, key=["k"], to=to),
+    )
 
 
 @dataclass
@@ -469,20 +462,8 @@ def test_a_swap_that_is_tried_again_is_made_and_one_of_somebody_else_is_not(site
 
 def other(sinks: Sequence[str]) -> CheckpointedPipeline:
     """A version of the pipeline with these sinks."""
-
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark
-
-    made = [spark_sink(uid=uid, key=["k"])(lambda orders: orders) for uid in sinks]
-
-    @checkpointed_pipeline(name="sales")
-    def pipeline() -> None:
-        found = orders()
-        for sink in made:
-            sink(found)
-
-    return pipeline  # type: ignore[return-value]
+    made = [sink(uid, lambda orders: orders, key=["k"]) for uid in sinks]
+    return wired("sales", source("orders", lambda spark: spark), *made)
 
 
 def test_a_version_that_has_lost_a_table_or_has_a_new_one_is_told_of_it(site: Site) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable as Reader
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_table, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, load_table
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, KafkaTopic, SqlTable
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.testing.sinks.contents import pairs
+from tests.lab.pipelines import sink, source, wired
 from tests.operations.world import World
 from tests.tables import Attempt, Cut, files_in
 
@@ -43,26 +44,9 @@ class Known:
 
 
 def sales(key: tuple[str, ...] = (), to: Any = None, more: bool = False) -> CheckpointedPipeline:
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark
-
-    @spark_sink(key=key, to=to)
-    def totals(orders: Any) -> Any:
-        return orders
-
-    @spark_sink
-    def copies(orders: Any) -> Any:
-        return orders
-
-    @checkpointed_pipeline
-    def sales() -> None:
-        found = orders()
-        totals(found)
-        if more:
-            copies(found)
-
-    return sales  # type: ignore[return-value]
+    totals = sink("totals", lambda orders: orders, key=key, to=to)
+    copies = [sink("copies", lambda orders: orders)] if more else []
+    return wired("sales", source("orders", lambda spark: spark), totals, *copies)
 
 
 @dataclass

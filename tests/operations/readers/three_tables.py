@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, load_tables, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, load_tables
 from dagster_ckpt.core.checkpoint.shown import Moved
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
@@ -51,6 +51,7 @@ from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faulty import SimulatedCrash
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
 from dagster_ckpt.testing.sinks.run import stage
+from tests.lab.pipelines import sink, source, wired
 
 SINKS = ("orders", "ledger", "totals")
 LAKE_AND_DATABASE = ("delta", "delta", "sql")
@@ -83,30 +84,13 @@ def pipeline_in(
         uid: target_in(place, folder, uid, **options) for uid, place in zip(SINKS, places, strict=True)
     }
 
-    @spark_source
-    def numbers(spark: Any) -> Any:
-        return spark
-
-    @spark_sink(to=targets["orders"])
-    def orders(numbers: Any) -> Any:
-        return numbers
-
-    @spark_sink(key=("k",), to=targets["ledger"])
-    def ledger(numbers: Any) -> Any:
-        return numbers
-
-    @spark_sink(key=("k",), to=targets["totals"])
-    def totals(numbers: Any) -> Any:
-        return numbers
-
-    @checkpointed_pipeline(name="shop")
-    def shop() -> None:
-        feed = numbers()
-        orders(feed)
-        ledger(feed)
-        totals(feed)
-
-    return shop  # type: ignore[return-value]
+    return wired(
+        "shop",
+        source("numbers", lambda spark: spark),
+        sink("orders", lambda numbers: numbers, to=targets["orders"]),
+        sink("ledger", lambda numbers: numbers, key=("k",), to=targets["ledger"]),
+        sink("totals", lambda numbers: numbers, key=("k",), to=targets["totals"]),
+    )
 
 
 class Silent:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import StageSnapshot
@@ -22,6 +22,7 @@ from dagster_ckpt.operations.snapshots.catalog import list_snapshots
 from dagster_ckpt.page.facts import Links, page_facts
 from dagster_ckpt.page.html import page_html
 from dagster_ckpt.testing import MemoryTopics
+from tests.lab.pipelines import sink, wired
 from tests.operations.readers.test_load_table import Known
 from tests.operations.world import SALES, World
 
@@ -40,15 +41,7 @@ def reading(origin: SourceOrigin | None, **settings: Any) -> CheckpointedPipelin
     def orders(spark):  # type: ignore[no-untyped-def]
         raise AssertionError("nothing starts Spark to ask")
 
-    @spark_sink
-    def totals(orders):  # type: ignore[no-untyped-def]
-        return orders
-
-    @checkpointed_pipeline(name="sales")
-    def sales() -> None:
-        totals(orders())
-
-    return sales  # type: ignore[no-any-return]
+    return wired("sales", orders, sink("totals", lambda orders: orders))
 
 
 def source_at(positions: str, uid: str = "orders") -> StageSnapshot:

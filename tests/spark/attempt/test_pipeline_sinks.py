@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
@@ -21,6 +21,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import write_committable
 from dagster_ckpt.spark.sink.phases import Due
 from tests.ext.sql.tables import FIRST, LONGS, permit, staged
+from tests.lab.pipelines import sink, source, wired
 
 
 class Silent:
@@ -63,23 +64,12 @@ def test_of_two_tables_with_one_name_the_failure_of_one_is_told_though_the_other
 ) -> None:
     """The success of the second took the failure of the first back: the run succeeded, and a stream never failed."""
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return spark
-
-    @spark_sink(table="orders", to=ForEachCheckpoint(print))
-    def told(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @spark_sink(table="orders")
-    def kept(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @checkpointed_pipeline(name="shop")
-    def pipeline() -> None:
-        feed = numbers()
-        told(feed)
-        kept(feed)
+    pipeline = wired(
+        "shop",
+        source("numbers", lambda spark: spark),
+        sink("told", lambda numbers: numbers, table="orders", to=ForEachCheckpoint(print)),
+        sink("kept", lambda numbers: numbers, table="orders"),
+    )
 
     def publish(due: Sequence[Due], permit: CommitPermit) -> list[None]:
         if due[0].sink.kind == "function":
@@ -99,28 +89,13 @@ def test_tables_of_one_database_show_one_checkpoint_and_wait_for_one_another(tmp
     """One after the other they showed two checkpoints to a reader between them, and for as long as one was refused."""
     url = f"sqlite:///{tmp_path}/shop.db"
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return spark
-
-    @spark_sink(to=SqlTable(url))
-    def orders(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @spark_sink(to=SqlTable(url, "Refunds"))
-    def refunds(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @spark_sink(to=SqlTable(f"sqlite:///{tmp_path}/other.db"))
-    def elsewhere(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @checkpointed_pipeline(name="shop")
-    def pipeline() -> None:
-        feed = numbers()
-        orders(feed)
-        refunds(feed)
-        elsewhere(feed)
+    pipeline = wired(
+        "shop",
+        source("numbers", lambda spark: spark),
+        sink("orders", lambda numbers: numbers, to=SqlTable(url)),
+        sink("refunds", lambda numbers: numbers, to=SqlTable(url, "Refunds")),
+        sink("elsewhere", lambda numbers: numbers, to=SqlTable(f"sqlite:///{tmp_path}/other.db")),
+    )
 
     mine = opened(pipeline, tmp_path)
     assert mine.groups() == [["orders", "refunds"], ["elsewhere"]]
@@ -154,23 +129,12 @@ def test_tables_of_one_database_show_one_checkpoint_and_wait_for_one_another(tmp
 def test_two_sinks_of_one_table_are_refused_however_it_is_spelled(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return spark
-
-    @spark_sink(to=SqlTable(url))
-    def orders(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @spark_sink(to=SqlTable(url, "Orders"))
-    def other(numbers):  # type: ignore[no-untyped-def]
-        return numbers
-
-    @checkpointed_pipeline(name="shop")
-    def pipeline() -> None:
-        feed = numbers()
-        orders(feed)
-        other(feed)
+    pipeline = wired(
+        "shop",
+        source("numbers", lambda spark: spark),
+        sink("orders", lambda numbers: numbers, to=SqlTable(url)),
+        sink("other", lambda numbers: numbers, to=SqlTable(url, "Orders")),
+    )
 
     with pytest.raises(InvalidRequest, match=r"'orders' and 'other' both write .*#orders"):
         opened(pipeline, tmp_path).seen()

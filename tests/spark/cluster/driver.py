@@ -20,17 +20,16 @@ from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
     SparkSessionResource,
-    checkpointed_pipeline,
     run_epoch,
     run_stream,
     spark_sink,
-    spark_source,
 )
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.ext.spark_pipelines.published import ComputedTable, ComputedTables
 from dagster_ckpt.sinks import DeltaTable, IcebergTable
 from dagster_ckpt.spark.cluster import lost, probe
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, NoRestart
+from tests.lab.pipelines import reads, sink, wired
 from tests.plain_files import AS_USUAL
 from tests.spark.epoch.small_pipeline import ORDERS, shop
 from tests.spark.lake.deployment import Places
@@ -58,35 +57,26 @@ def copied(feed: Path, kind: str) -> CheckpointedPipeline:
     """Numbers of files → one table of a kind."""
     target = {"parquet": None, "delta": DeltaTable("numbers"), "iceberg": IcebergTable()}[kind]
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema("number INT").json(f"file://{feed}/orders")
-
-    @spark_sink(to=target)
-    def numbers(orders):  # type: ignore[no-untyped-def]
-        return orders
-
-    @checkpointed_pipeline(name=f"copied_{kind}", checkpointing={"operator_chaining": False})
-    def pipeline() -> None:
-        numbers(orders())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        f"copied_{kind}",
+        reads("orders", "number INT", f"file://{feed}/orders"),
+        sink("numbers", lambda orders: orders, to=target),
+        checkpointing={"operator_chaining": False},
+    )
 
 
 def summed(feed: Path) -> CheckpointedPipeline:
     """Amounts by customer: state and a table, without a channel in between; of its rows their count is computed."""
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema("customer STRING, amount INT").json(f"file://{feed}/orders")
-
-    @spark_sink(key=["customer"])
-    def sums(orders):  # type: ignore[no-untyped-def]
-        return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
-
-    @checkpointed_pipeline(name="summed")
-    def pipeline() -> None:
-        sums(orders())
+    pipeline = wired(
+        "summed",
+        reads("orders", "customer STRING, amount INT", f"file://{feed}/orders"),
+        sink(
+            "sums",
+            lambda orders: orders.groupBy("customer").sum("amount").toDF("customer", "amount"),
+            key=["customer"],
+        ),
+    )
 
     def counted(spark: SparkSession, rows: Mapping[StageUid, DataFrame | None]) -> DataFrame:
         read = rows[StageUid("sums")]
@@ -101,26 +91,18 @@ def summed(feed: Path) -> CheckpointedPipeline:
 def split(feed: Path) -> CheckpointedPipeline:
     """Orders by a channel to two tables: one appended to, one with state."""
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(ORDERS).json(f"file://{feed}/orders")
-
-    @spark_sink
-    def lines(orders):  # type: ignore[no-untyped-def]
-        return orders.select("number", "customer")
-
     @spark_sink(key=["customer"])
     def totals(orders):  # type: ignore[no-untyped-def]
         sums = orders.groupBy("customer").agg({"number": "count", "amount": "sum"})
         return sums.toDF("customer", "orders", "amount")
 
-    @checkpointed_pipeline(name="split", checkpointing={"operator_chaining": False})
-    def pipeline() -> None:
-        read = orders()
-        lines(read)
-        totals(read)
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "split",
+        reads("orders", ORDERS, f"file://{feed}/orders"),
+        sink("lines", lambda orders: orders.select("number", "customer")),
+        totals,
+        checkpointing={"operator_chaining": False},
+    )
 
 
 def chosen(name: str, feed: Path) -> CheckpointedPipeline:

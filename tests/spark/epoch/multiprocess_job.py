@@ -14,10 +14,9 @@ from dagster_ckpt import (
     PipelineOptions,
     SparkSessionResource,
     build_pipeline_definitions,
-    checkpointed_pipeline,
     spark_sink,
-    spark_source,
 )
+from tests.lab.pipelines import reads, sink, wired
 from tests.spark.epoch.small_pipeline import ORDERS
 
 BROKEN = "broken"
@@ -35,27 +34,19 @@ CONF = {
 def fanned_out(feed: Path, name: str, boundedness: str) -> CheckpointedPipeline:
     """orders → lines, totals: two sinks whose processes work at the same time."""
 
-    @spark_source(boundedness=boundedness)
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(ORDERS).json(str(feed / "orders"))
-
-    @spark_sink
-    def lines(orders):  # type: ignore[no-untyped-def]
-        return orders.select("number", "customer")
-
     @spark_sink(key=["customer"])
     def totals(orders):  # type: ignore[no-untyped-def]
         if (feed / BROKEN).exists():
             raise RuntimeError("the totals are broken")
         return orders.groupBy("customer").sum("amount").toDF("customer", "amount")
 
-    @checkpointed_pipeline(name=name, checkpointing={"operator_chaining": False})
-    def pipeline() -> None:
-        ordered = orders()
-        lines(ordered)
-        totals(ordered)
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        name,
+        reads("orders", ORDERS, feed / "orders", boundedness=boundedness),
+        sink("lines", lambda orders: orders.select("number", "customer")),
+        totals,
+        checkpointing={"operator_chaining": False},
+    )
 
 
 FORKED: Mapping[str, Any] = {

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from pyspark.sql import functions as f
+
+from dagster_ckpt import CheckpointedPipeline
+from tests.lab.pipelines import reads, sink, stage, wired
 from tests.tables import rows_in
 
 ORDERS = "number INT, customer STRING, amount INT"
@@ -90,21 +93,15 @@ def breakable(
             raise ValueError("broken")
         return number
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
-
-    @spark_sink
-    def lines(orders):  # type: ignore[no-untyped-def]
-        from pyspark.sql import functions as f
-
-        return passed(orders.select(f.udf(passes, "int")("number").alias("number"), "customer"))
-
-    @checkpointed_pipeline(name="breakable", checkpointing={"operator_chaining": False})
-    def pipeline() -> None:
-        lines(orders())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "breakable",
+        reads("orders", ORDERS, folder / "orders"),
+        sink(
+            "lines",
+            lambda orders: passed(orders.select(f.udf(passes, "int")("number").alias("number"), "customer")),
+        ),
+        checkpointing={"operator_chaining": False},
+    )
 
 
 def numbers_of(table: Path) -> list[int]:
@@ -115,37 +112,28 @@ def numbers_of(table: Path) -> list[int]:
 def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """orders, customers → matched (stream-stream join) → lines (append), totals (one row per country)."""
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 2).json(str(folder / "orders"))
-
-    @spark_source
-    def customers(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(CUSTOMERS).json(str(folder / "customers"))
-
-    @spark_stage
-    def matched(orders, customers):  # type: ignore[no-untyped-def]
-        return orders.join(customers, orders.customer == customers.name).select("number", "country", "amount")
-
-    @spark_sink
-    def lines(matched):  # type: ignore[no-untyped-def]
-        return matched.select("number", "country")
-
-    @spark_sink(key=["country"])
-    def totals(matched):  # type: ignore[no-untyped-def]
-        return (
-            matched.groupBy("country")
-            .agg({"number": "count", "amount": "sum"})
-            .toDF("country", "orders", "amount")
-        )
-
-    @checkpointed_pipeline(name="shop", checkpointing=checkpointing)
-    def pipeline() -> None:
-        both = matched(orders(), customers())
-        lines(both)
-        totals(both)
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "shop",
+        reads("orders", ORDERS, folder / "orders", at_once=2),
+        reads("customers", CUSTOMERS, folder / "customers"),
+        stage(
+            "matched",
+            lambda orders, customers: orders.join(customers, orders.customer == customers.name).select(
+                "number", "country", "amount"
+            ),
+        ),
+        sink("lines", lambda matched: matched.select("number", "country")),
+        sink(
+            "totals",
+            lambda matched: (
+                matched.groupBy("country")
+                .agg({"number": "count", "amount": "sum"})
+                .toDF("country", "orders", "amount")
+            ),
+            key=["country"],
+        ),
+        checkpointing=checkpointing,
+    )
 
 
 def read_lines(tables: Path) -> Counter[tuple[int, str]]:

@@ -19,6 +19,7 @@ from dagster_ckpt import (
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
 from dagster_ckpt.spark.attempt.source_batch import is_read_as_itself
+from tests.lab.pipelines import reads, sink, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, read_totals, shop
 
@@ -240,21 +241,13 @@ def test_a_key_that_spark_compares_without_case_is_refused(lab: Lab, small_feed:
     """Tables tell keys apart by their bytes: 'ann' and 'ANN' were two rows of one key."""
 
     def by(name: str) -> CheckpointedPipeline:
-        @spark_source
-        def orders(spark: Any) -> Any:
-            return spark.readStream.schema("customer STRING, amount INT").json(
-                str(small_feed.folder / "orders")
-            )
-
-        @spark_sink(key=["customer"])
-        def newest(orders: Any) -> Any:
-            return orders.selectExpr(f"{name} AS customer", "amount")
-
-        @checkpointed_pipeline(name="collated")
-        def pipeline() -> None:
-            newest(orders())
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            "collated",
+            reads("orders", "customer STRING, amount INT", small_feed.folder / "orders"),
+            sink(
+                "newest", lambda orders: orders.selectExpr(f"{name} AS customer", "amount"), key=["customer"]
+            ),
+        )
 
     small_feed.order(("ANN", 6))
     refused = lab.run(by("collate(customer, 'UTF8_LCASE')"))
@@ -271,19 +264,11 @@ def test_a_key_that_is_no_plain_value_is_refused_before_a_row_is_read(
     """Its rows were staged and in a checkpoint, and could never be published."""
 
     def by(key: str) -> CheckpointedPipeline:
-        @spark_source
-        def orders(spark: Any) -> Any:
-            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
-
-        @spark_sink(key=["who"], to=to)
-        def newest(orders: Any) -> Any:
-            return orders.selectExpr(f"{key} AS who", "amount")
-
-        @checkpointed_pipeline(name="nested")
-        def pipeline() -> None:
-            newest(orders())
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            "nested",
+            reads("orders", ORDERS, small_feed.folder / "orders"),
+            sink("newest", lambda orders: orders.selectExpr(f"{key} AS who", "amount"), key=["who"], to=to),
+        )
 
     refused = lab.run(by("struct(customer)"))
     assert not refused.success

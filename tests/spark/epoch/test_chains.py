@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline, spark_source, spark_stage
 from dagster_ckpt.dagster.names import restore_job_name
+from tests.lab.pipelines import sink, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 from tests.tables import rows_in
@@ -69,15 +70,7 @@ def fussy(folder: Path, seen: list[Any], *, fails: list[int] = [], **settings: A
             raise RuntimeError("no doubling today")
         return orders.selectExpr("number", "amount * 2 AS amount")
 
-    @spark_sink(key=["number"])
-    def lines(doubled):  # type: ignore[no-untyped-def]
-        return doubled
-
-    @checkpointed_pipeline(name="fussy")
-    def pipeline() -> None:
-        lines(doubled(orders()))
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired("fussy", orders, doubled, sink("lines", lambda doubled: doubled, key=["number"]))
 
 
 CONFIG = {"orders": {"config": {"limit": 1}}}

@@ -12,13 +12,10 @@ from click.testing import CliRunner, Result
 
 from dagster_ckpt import (
     CheckpointedPipeline,
-    checkpointed_pipeline,
     checkpoints_asset_key,
-    spark_sink,
-    spark_source,
-    spark_stage,
 )
 from dagster_ckpt.cli.app import main
+from tests.lab.pipelines import reads, sink, stage, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
@@ -26,23 +23,14 @@ from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 def spending(folder: Path, count: Callable[[Any, Any], Any]) -> CheckpointedPipeline:
     """Orders that arrive twice, and ``count`` of both."""
 
-    @spark_source
-    def web(spark: Any) -> Any:
-        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
-
-    @spark_source
-    def shop(spark: Any) -> Any:
-        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
-
-    @spark_sink(key=["country"])
-    def totals(web: Any, shop: Any) -> Any:
-        return count(web, shop).toDF("country", "orders", "amount")
-
-    @checkpointed_pipeline(name="spending")
-    def pipeline() -> None:
-        totals(web(), shop())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "spending",
+        reads("web", ORDERS, folder / "orders"),
+        reads("shop", ORDERS, folder / "orders"),
+        sink(
+            "totals", lambda web, shop: count(web, shop).toDF("country", "orders", "amount"), key=["country"]
+        ),
+    )
 
 
 def counted(rows: Any) -> Any:
@@ -128,22 +116,9 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
 def test_errors_of_a_query_name_the_line_of_the_user_and_what_to_do(lab: Lab, small_feed: Feed) -> None:
     from pyspark.sql.functions import udf
 
-    def sent(
-        sink: Callable[[Any], Any],
-    ) -> CheckpointedPipeline:
-        @spark_source
-        def web(spark: Any) -> Any:
-            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
-
-        @spark_sink(uid="sent")
-        def rows(web: Any) -> Any:
-            return sink(web)
-
-        @checkpointed_pipeline(name="sending")
-        def pipeline() -> None:
-            rows(web())
-
-        return pipeline  # type: ignore[no-any-return]
+    def sent(made: Callable[[Any], Any]) -> CheckpointedPipeline:
+        orders = small_feed.folder / "orders"
+        return wired("sending", reads("web", ORDERS, orders), sink("sent", lambda web: made(web)))
 
     def share(amount):  # type: ignore[no-untyped-def]
         return 100 // (amount - 5)
@@ -176,27 +151,21 @@ def test_rows_that_changed_are_not_counted_again_by_the_next_stage(lab: Lab, sma
     """Spark refuses it in one query; of two it knows nothing, and every change of a total was one more."""
 
     def counting(of_totals: Callable[[Any], Any]) -> CheckpointedPipeline:
-        @spark_source
-        def orders(spark: Any) -> Any:
-            return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
-
-        @spark_stage(output_mode="update")
-        def totals(orders: Any) -> Any:
-            return orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "amount")
-
-        @spark_stage(chain=False)
-        def large(totals: Any) -> Any:
-            return totals.where("amount > 1")
-
-        @spark_sink(key=["size"])
-        def sizes(large: Any) -> Any:
-            return of_totals(large.selectExpr("length(customer) AS size", "amount"))
-
-        @checkpointed_pipeline(name="counting")
-        def pipeline() -> None:
-            sizes(large(totals(orders())))
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            "counting",
+            reads("orders", ORDERS, small_feed.folder / "orders"),
+            stage(
+                "totals",
+                lambda orders: orders.groupBy("customer").agg({"amount": "sum"}).toDF("customer", "amount"),
+                output_mode="update",
+            ),
+            stage("large", lambda totals: totals.where("amount > 1"), chain=False),
+            sink(
+                "sizes",
+                lambda large: of_totals(large.selectExpr("length(customer) AS size", "amount")),
+                key=["size"],
+            ),
+        )
 
     for counts, does in (({"amount": "sum"}, "sums"), ({"*": "count"}, "counts")):
         failed = lab.run(counting(lambda rows, counts=counts: rows.groupBy("size").agg(counts)))
@@ -209,21 +178,17 @@ def test_rows_that_changed_are_not_counted_again_by_the_next_stage(lab: Lab, sma
 
 
 def test_rows_that_come_once_are_counted_whatever_the_output_mode(lab: Lab, small_feed: Feed) -> None:
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark.readStream.schema(ORDERS).json(str(small_feed.folder / "orders"))
-
-    @spark_stage(output_mode="update", chain=False)
-    def once(orders: Any) -> Any:
-        return orders.dropDuplicates(["customer", "amount"])
-
-    @spark_sink(key=["customer"])
-    def counts(once: Any) -> Any:
-        return once.groupBy("customer").count()
-
-    @checkpointed_pipeline(name="once")
-    def pipeline() -> None:
-        counts(once(orders()))
+    pipeline = wired(
+        "once",
+        reads("orders", ORDERS, small_feed.folder / "orders"),
+        stage(
+            "once",
+            lambda orders: orders.dropDuplicates(["customer", "amount"]),
+            output_mode="update",
+            chain=False,
+        ),
+        sink("counts", lambda once: once.groupBy("customer").count(), key=["customer"]),
+    )
 
     result = lab.run(pipeline)
     assert result.success, failure_text(result)

@@ -15,12 +15,12 @@ import pytest
 from dagster_ckpt import (
     HookContext,
     build_pipeline_definitions,
-    checkpointed_pipeline,
     pipeline_hook,
 )
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.operations.restores.preview import preview_restore
+from tests.lab.pipelines import wired
 from tests.root import ROOT
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.hooked import Diary, hooked
@@ -143,12 +143,7 @@ def test_a_hook_gets_the_resources_it_names(lab: Lab, tmp_path: Path, numbers: N
         def complete(self, checkpoint_id: int) -> None:
             self.bell(self.pipeline, checkpoint_id)
 
-    stages = straight(numbers.folder).stages
-
-    @checkpointed_pipeline(name="ringing", hooks=[Ring])
-    def ringing() -> None:
-        stages["rows"](stages["numbers"]())  # type: ignore[index]
-
+    ringing = wired("ringing", *straight(numbers.folder).stages.values(), hooks=[Ring])
     bell = dg.ResourceDefinition(lambda _: lambda *call: heard.append(call))
     definitions = build_pipeline_definitions(ringing, coordinator=lab.coordinator)
     with_bell = dg.Definitions.merge(definitions, dg.Definitions(resources={"bell": bell}))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.spark.source.positions import source_positions
 from tests.adapters.servers import KafkaBroker
 from tests.ext.kafka.topics import Topic, rows_in
+from tests.lab.pipelines import sink, source, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 
 
@@ -112,19 +113,11 @@ def test_topics_of_one_query_in_another_order_are_refused(lab: Lab, kafka_for_sp
             records = reader.option("startingOffsets", "earliest").load()
             return records.selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
 
-        @spark_source
-        def orders(spark: Any) -> Any:
-            return of(spark, topics[0]).union(of(spark, topics[1]))
-
-        @spark_sink
-        def rows(orders: Any) -> Any:
-            return orders
-
-        @checkpointed_pipeline(name="two_topics")
-        def pipeline() -> None:
-            rows(orders())
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            "two_topics",
+            source("orders", lambda spark: of(spark, topics[0]).union(of(spark, topics[1]))),
+            sink("rows", lambda orders: orders),
+        )
 
     assert lab.run(both(*topics)).success
     topics[0].put(0)

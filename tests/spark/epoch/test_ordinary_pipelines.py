@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
+from tests.lab.pipelines import reads, sink, stage, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.streaming.lab import stream_lab, until
 from tests.tables import rows_in
@@ -35,10 +36,6 @@ def visiting(folder: Path, told: Callable[[tuple[Any, ...]], None]) -> Checkpoin
         rows = spark.readStream.schema("second LONG, name STRING").json(str(folder))
         return rows.selectExpr("name", "timestamp_seconds(second) AS at")
 
-    @spark_stage
-    def timed(visits):  # type: ignore[no-untyped-def]
-        return visits.withWatermark("at", "1 second")
-
     @spark_sink(key=["name"])
     def of_all_time(timed):  # type: ignore[no-untyped-def]
         return timed.groupBy(
@@ -52,10 +49,6 @@ def visiting(folder: Path, told: Callable[[tuple[Any, ...]], None]) -> Checkpoin
         rows = visits.withWatermark("at", "1 second").groupBy(window("at", "1 minute"), "name").count()
         return rows.selectExpr("unix_seconds(window.start) AS minute", "name", "count")
 
-    @spark_sink(key=["minute"])
-    def minutes(by_minute):  # type: ignore[no-untyped-def]
-        return by_minute.groupBy("minute").sum("count").toDF("minute", "visits")
-
     @spark_sink
     def sessions(visits):  # type: ignore[no-untyped-def]
         from pyspark.sql.functions import session_window
@@ -63,44 +56,38 @@ def visiting(folder: Path, told: Callable[[tuple[Any, ...]], None]) -> Checkpoin
         rows = visits.withWatermark("at", "1 second").groupBy(session_window("at", "15 seconds"), "name")
         return rows.count().selectExpr("unix_seconds(session_window.start) AS begin", "name", "count")
 
-    @spark_stage
-    def once(visits):  # type: ignore[no-untyped-def]
-        return visits.withWatermark("at", "1 second").dropDuplicates(["name", "at"])
-
-    @spark_sink(key=["name"])
-    def moments(once):  # type: ignore[no-untyped-def]
-        return once.groupBy("name").count()
-
     @spark_sink
     def places(visits):  # type: ignore[no-untyped-def]
         known = visits.sparkSession.createDataFrame(PEOPLE, "name STRING, country STRING")
         return visits.join(known, "name").selectExpr("unix_seconds(at) AS second", "country")
 
-    @spark_stage(output_mode="update")
-    def totals(visits):  # type: ignore[no-untyped-def]
-        return visits.groupBy("name").count()
-
-    @spark_sink(key=["who"])
-    def people(totals):  # type: ignore[no-untyped-def]
-        return totals.dropDuplicates(["name"]).selectExpr("'all' AS who").groupBy("who").count()
-
-    @spark_sink(to=ForEachCheckpoint(lambda rows, token: collect(rows, token, told)))
-    def calls(totals):  # type: ignore[no-untyped-def]
-        return numbered(totals)
-
-    @checkpointed_pipeline(name="visiting")
-    def pipeline() -> None:
-        read = visits()
-        of_all_time(timed(read))
-        minutes(by_minute(read))
-        sessions(read)
-        moments(once(read))
-        places(read)
-        changing = totals(read)
-        people(changing)
-        calls(changing)
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "visiting",
+        visits,
+        stage("timed", lambda visits: visits.withWatermark("at", "1 second")),
+        of_all_time,
+        by_minute,
+        sink(
+            "minutes",
+            lambda by_minute: by_minute.groupBy("minute").sum("count").toDF("minute", "visits"),
+            key=["minute"],
+        ),
+        sessions,
+        stage("once", lambda visits: visits.withWatermark("at", "1 second").dropDuplicates(["name", "at"])),
+        sink("moments", lambda once: once.groupBy("name").count(), key=["name"]),
+        places,
+        stage("totals", lambda visits: visits.groupBy("name").count(), output_mode="update"),
+        sink(
+            "people",
+            lambda totals: totals.dropDuplicates(["name"]).selectExpr("'all' AS who").groupBy("who").count(),
+            key=["who"],
+        ),
+        sink(
+            "calls",
+            lambda totals: numbered(totals),
+            to=ForEachCheckpoint(lambda rows, token: collect(rows, token, told)),
+        ),
+    )
 
 
 def numbered(totals: Any) -> Any:
@@ -156,21 +143,17 @@ def remembering(folder: Path) -> CheckpointedPipeline:
         state.setTimeoutDuration(3_600_000)
         yield pd.DataFrame({"name": [key[0]], "visits": [visits]})
 
-    @spark_source
-    def visits(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema("second LONG, name STRING").json(str(folder))
-
-    @spark_sink(key=["name"])
-    def guests(visits):  # type: ignore[no-untyped-def]
-        return visits.groupBy("name").applyInPandasWithState(
-            visited, "name STRING, visits LONG", "n LONG", "update", "ProcessingTimeTimeout"
-        )
-
-    @checkpointed_pipeline(name="remembering")
-    def pipeline() -> None:
-        guests(visits())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "remembering",
+        reads("visits", "second LONG, name STRING", folder),
+        sink(
+            "guests",
+            lambda visits: visits.groupBy("name").applyInPandasWithState(
+                visited, "name STRING, visits LONG", "n LONG", "update", "ProcessingTimeTimeout"
+            ),
+            key=["name"],
+        ),
+    )
 
 
 def shown(tables: Path) -> dict[str, Rows]:

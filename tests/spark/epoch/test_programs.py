@@ -15,17 +15,15 @@ from dagster_ckpt import (
     InvalidRequest,
     NotFound,
     Unavailable,
-    checkpointed_pipeline,
     run_epoch,
     run_stream,
-    spark_sink,
-    spark_source,
 )
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.programs import EpochEnd, StreamEnd
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
 from dagster_ckpt.spark.streaming.service import StreamingService
+from tests.lab.pipelines import reads, sink, wired
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import (
@@ -192,17 +190,12 @@ def refuses(*_: Any) -> None:
 def test_a_stage_may_have_any_name_the_marks_of_a_run_too(lab: Lab, feed: Feed, spark: SparkSession) -> None:
     """A stage named checkpoint took the number of the run's checkpoint for a mark that it had run."""
 
-    @spark_source
-    def orders(spark):  # type: ignore[no-untyped-def]
-        return spark.readStream.schema(ORDERS).json(str(feed.folder / "orders"))
-
-    @spark_sink
-    def checkpoint(orders):  # type: ignore[no-untyped-def]
-        return orders.select("number")
-
-    @checkpointed_pipeline(name="named", checkpointing={"operator_chaining": False})
-    def pipeline() -> None:
-        checkpoint(orders())
+    pipeline = wired(
+        "named",
+        reads("orders", ORDERS, feed.folder / "orders"),
+        sink("checkpoint", lambda orders: orders.select("number")),
+        checkpointing={"operator_chaining": False},
+    )
 
     end = run_epoch(pipeline, coordinator=lab.coordinator, spark=spark)
     assert end.checkpoint is not None

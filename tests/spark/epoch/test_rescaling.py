@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, spark_sink
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.spark.session import HDFS_PROVIDER
+from tests.lab.pipelines import reads, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
@@ -20,20 +21,14 @@ if TYPE_CHECKING:
 def spending(folder: Path, partitions: int) -> CheckpointedPipeline:
     """Orders and amount per customer, one row each, with so many state partitions."""
 
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark.readStream.schema(ORDERS).json(str(folder / "orders"))
-
     @spark_sink(key=["country"], partitions=partitions)
     def totals(orders: Any) -> Any:
         counted = orders.groupBy("customer").agg({"number": "count", "amount": "sum"})
         return counted.toDF("country", "orders", "amount")
 
-    @checkpointed_pipeline(name="spending", checkpointing={"num_retained": 5})
-    def pipeline() -> None:
-        totals(orders())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "spending", reads("orders", ORDERS, folder / "orders"), totals, checkpointing={"num_retained": 5}
+    )
 
 
 def expected(feed: Feed) -> dict[str, tuple[int, int]]:

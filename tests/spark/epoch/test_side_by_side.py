@@ -12,12 +12,10 @@ from pyspark.sql import functions as f
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
-    checkpointed_pipeline,
     load_table,
     run_epoch,
-    spark_sink,
-    spark_source,
 )
+from tests.lab.pipelines import sink, source, wired
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
 
@@ -45,28 +43,13 @@ def breaks(value: int, after: str = "") -> int:
 def two_tables(folder: Path, *, left: Any = None, right: Any = None) -> CheckpointedPipeline:
     """Two sources, each with a table of its own; ``left`` and ``right`` are put on the rows."""
 
-    @spark_source
-    def lefts(spark: SparkSession) -> DataFrame:
-        return read(spark, folder / "left", left)
-
-    @spark_source
-    def rights(spark: SparkSession) -> DataFrame:
-        return read(spark, folder / "right", right)
-
-    @spark_sink
-    def left_table(lefts: DataFrame) -> DataFrame:
-        return lefts
-
-    @spark_sink
-    def right_table(rights: DataFrame) -> DataFrame:
-        return rights
-
-    @checkpointed_pipeline(name="beside")
-    def beside() -> None:
-        left_table(lefts())
-        right_table(rights())
-
-    return beside  # type: ignore[no-any-return]
+    return wired(
+        "beside",
+        source("lefts", lambda spark: read(spark, folder / "left", left)),
+        sink("left_table", lambda lefts: lefts),
+        source("rights", lambda spark: read(spark, folder / "right", right)),
+        sink("right_table", lambda rights: rights),
+    )
 
 
 def read(spark: SparkSession, folder: Path, passed: Any) -> DataFrame:
@@ -122,7 +105,7 @@ def test_one_that_fails_fails_the_run_and_the_next_run_is_exact(
     assert lab.run(two_tables(tmp_path)).success
     arrive(tmp_path, "second", 3)
 
-    sides: dict[str, Any] = {broken: f.udf(lambda value: breaks(value), "int")}  # noqa: PLW0108
+    sides: dict[str, Any] = {broken: f.udf(lambda value: breaks(value), "int")}
     result = lab.run(two_tables(tmp_path, **sides))
     assert not result.success
     assert "cannot take 3" in failure_text(result)

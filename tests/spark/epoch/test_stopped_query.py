@@ -14,18 +14,16 @@ from pyspark.sql import functions as f
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
-    checkpointed_pipeline,
     run_epoch,
     run_stream,
-    spark_sink,
-    spark_source,
 )
 from dagster_ckpt.errors import Unavailable
+from tests.lab.pipelines import reads, sink, wired
 from tests.progress import join, wait_until
 from tests.tables import rows_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FILES = 6
 
@@ -52,19 +50,11 @@ def numbers(folder: Path, boundedness: str) -> CheckpointedPipeline:
             time.sleep(0.02)
         return k
 
-    @spark_source(boundedness=boundedness)
-    def rows(spark: SparkSession) -> DataFrame:
-        return spark.readStream.schema("k long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-
-    @spark_sink
-    def out(rows: DataFrame) -> DataFrame:
-        return rows.select(f.udf(waited, "long")("k").alias("k"))
-
-    @checkpointed_pipeline(name="numbers")
-    def pipeline() -> None:
-        out(rows())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "numbers",
+        reads("rows", "k long", folder / "in", at_once=1, boundedness=boundedness),
+        sink("out", lambda rows: rows.select(f.udf(waited, "long")("k").alias("k"))),
+    )
 
 
 def shown(folder: Path) -> list[int]:

@@ -19,10 +19,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
-    checkpointed_pipeline,
     spark_sink,
-    spark_source,
-    spark_stage,
 )
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -30,6 +27,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SqlTable
 from tests.adapters.clouds import AzureServer, GoogleServer
 from tests.adapters.servers import PostgresCluster, S3Server
+from tests.lab.pipelines import reads, sink, stage, wired
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import ORDERS, Feed
 from tests.spark.lake.object_stores import STORES, ObjectStore, new_store
@@ -117,59 +115,40 @@ class Places:
         """orders → lines (Delta, where the store can), totals (Iceberg, one row a customer), bills (a database)."""
         folder = Path(self.feed) / "orders"
 
-        @spark_source
-        def orders(spark):  # type: ignore[no-untyped-def]
-            return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(str(folder))
-
-        @spark_sink(to=self._lines)
-        def lines(orders):  # type: ignore[no-untyped-def]
-            return orders.select("number", "customer")
-
         @spark_sink(key=["customer"], to=IcebergTable("db.totals", catalog=self._catalog))
         def totals(orders):  # type: ignore[no-untyped-def]
             sums = orders.groupBy("customer").agg({"number": "count", "amount": "sum"})
             return sums.toDF("customer", "orders", "amount")
 
-        @spark_sink(to=SqlTable(self.database, "bills", keep_before_images=True))
-        def bills(orders):  # type: ignore[no-untyped-def]
-            return orders.select("number", "amount")
-
-        @checkpointed_pipeline(name=NAME, checkpointing=checkpointing)
-        def pipeline() -> None:
-            read = orders()
-            lines(read)
-            totals(read)
-            bills(read)
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            NAME,
+            reads("orders", ORDERS, folder, at_once=1),
+            sink("lines", lambda orders: orders.select("number", "customer"), to=self._lines),
+            totals,
+            sink(
+                "bills",
+                lambda orders: orders.select("number", "amount"),
+                to=SqlTable(self.database, "bills", keep_before_images=True),
+            ),
+            checkpointing=checkpointing,
+        )
 
     def stateless(self) -> CheckpointedPipeline:
         """orders → checked (a channel) → lines (Delta), bills (a database)."""
         folder = Path(self.feed) / "orders"
 
-        @spark_source
-        def orders(spark):  # type: ignore[no-untyped-def]
-            return spark.readStream.schema(ORDERS).option("maxFilesPerTrigger", 1).json(f"file://{folder}")
-
-        @spark_stage
-        def checked(orders):  # type: ignore[no-untyped-def]
-            return orders.where("amount >= 0")
-
-        @spark_sink(to=self._lines)
-        def lines(checked):  # type: ignore[no-untyped-def]
-            return checked.select("number", "customer")
-
-        @spark_sink(to=SqlTable(self.database, "bills", keep_before_images=True))
-        def bills(checked):  # type: ignore[no-untyped-def]
-            return checked.select("number", "amount")
-
-        @checkpointed_pipeline(name=NAME, checkpointing={"operator_chaining": False})
-        def pipeline() -> None:
-            kept = checked(orders())
-            lines(kept)
-            bills(kept)
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            NAME,
+            reads("orders", ORDERS, f"file://{folder}", at_once=1),
+            stage("checked", lambda orders: orders.where("amount >= 0")),
+            sink("lines", lambda checked: checked.select("number", "customer"), to=self._lines),
+            sink(
+                "bills",
+                lambda checked: checked.select("number", "amount"),
+                to=SqlTable(self.database, "bills", keep_before_images=True),
+            ),
+            checkpointing={"operator_chaining": False},
+        )
 
     def keys(self, prefix: str) -> list[str]:
         """Return what is in the bucket below a prefix."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.refusals import refuse_counted_changes
+from tests.lab.pipelines import sink, source, stage, wired
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,31 +27,14 @@ GROUPED = "groupBy(k).agg(sum(v))"
 def pipeline(output_mode: Any = "update") -> CheckpointedPipeline:
     """orders → totals → passed → report, with prices beside it."""
 
-    @spark_source
-    def orders(spark: Any) -> Any:
-        return spark
-
-    @spark_source
-    def prices(spark: Any) -> Any:
-        return spark
-
-    @spark_stage(output_mode=output_mode)
-    def totals(orders: Any) -> Any:
-        return orders
-
-    @spark_stage
-    def passed(totals: Any) -> Any:
-        return totals
-
-    @spark_sink
-    def report(passed: Any, prices: Any) -> Any:
-        return passed
-
-    @checkpointed_pipeline(name="reporting")
-    def made() -> None:
-        report(passed(totals(orders())), prices())
-
-    return made  # type: ignore[no-any-return]
+    return wired(
+        "reporting",
+        source("orders", lambda spark: spark),
+        stage("totals", lambda orders: orders, output_mode=output_mode),
+        stage("passed", lambda totals: totals),
+        source("prices", lambda spark: spark),
+        sink("report", lambda passed, prices: passed),
+    )
 
 
 def attempt_in(folder: Path, **operators: str) -> AttemptDirectory:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
@@ -27,6 +26,7 @@ from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
 from dagster_ckpt.spark.sink.waiting import refuse_other_place
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from tests.lab.pipelines import sink, source, wired
 from tests.tables import Attempt
 
 UID = StageUid("kept")
@@ -63,19 +63,11 @@ class Defined:
         to = TARGETS[target](folder, self.partition_by)
         how = {"key": list(self.key)} if self.key else {}
 
-        @spark_source
-        def numbers(spark: Any) -> Any:
-            return spark
-
-        @spark_sink(table="t", to=to, output_mode=self.mode, **how)
-        def kept(numbers: Any) -> Any:
-            return numbers
-
-        @checkpointed_pipeline(name="shop")
-        def shop() -> None:
-            kept(numbers())
-
-        return shop
+        return wired(
+            "shop",
+            source("numbers", lambda spark: spark),
+            sink("kept", lambda numbers: numbers, table="t", to=to, output_mode=self.mode, **how),
+        )
 
     def sinks(self, folder: Path, target: str) -> PipelineSinks:
         """Return its pipeline's sinks."""

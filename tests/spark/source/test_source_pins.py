@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, spark_source
 from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import Chain
@@ -20,6 +20,7 @@ from dagster_ckpt.spark.attempt.restore import refuse_lost_positions
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at
 from dagster_ckpt.testing import MemoryTopics
+from tests.lab.pipelines import sink, wired
 from tests.operations.restores.test_source_horizon import reading
 
 AT = {"orders": {"0": '{"orders":{"0":2}}', "1": '{"logOffset":4}'}, "totals": {"0": '{"entry":3}'}}
@@ -106,15 +107,7 @@ def reading_two(first: SourceOrigin | None, second: SourceOrigin | None) -> Chec
     def people(spark):  # type: ignore[no-untyped-def]
         raise AssertionError("nothing starts Spark to ask")
 
-    @spark_sink
-    def totals(orders, people):  # type: ignore[no-untyped-def]
-        return orders.join(people)
-
-    @checkpointed_pipeline(name="sales")
-    def sales() -> None:
-        totals(orders(), people())
-
-    return sales  # type: ignore[no-any-return]
+    return wired("sales", orders, people, sink("totals", lambda orders, people: orders.join(people)))
 
 
 def test_offsets_of_several_places_in_one_query_are_nobodys(topics: MemoryTopics) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline
+from tests.lab.pipelines import sink, source, stage, wired
 from tests.tables import rows_in
 
 SCHEMA = "n INT, key STRING"
@@ -53,109 +54,63 @@ def count(rows):  # type: ignore[no-untyped-def]
 def diamond(folder: Path, *, boundedness: str = "unbounded", **checkpointing: Any) -> CheckpointedPipeline:
     """One source, two paths of different speed, and where they meet: rows (append) and totals (per key)."""
 
-    @spark_source(boundedness=boundedness)
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return read_numbers(spark, folder)
-
-    @spark_stage(max_entries_per_trigger=1)
-    def slow(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "key", "'slow' AS path")
-
-    @spark_stage
-    def fast(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "key", "'fast' AS path")
-
-    @spark_stage
-    def met(fast, slow):  # type: ignore[no-untyped-def]
-        return slow.unionByName(fast)
-
-    @spark_sink
-    def rows(met):  # type: ignore[no-untyped-def]
-        return met.select("n", "path")
-
-    @spark_sink(key=["key"])
-    def totals(met):  # type: ignore[no-untyped-def]
-        return count(met)
-
-    @checkpointed_pipeline(name="diamond", checkpointing=checkpointing)
-    def pipeline() -> None:
-        both = numbers()
-        together = met(fast(both), slow(both))
-        rows(together)
-        totals(together)
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "diamond",
+        source("numbers", lambda spark: read_numbers(spark, folder), boundedness=boundedness),
+        stage("fast", lambda numbers: numbers.selectExpr("n", "key", "'fast' AS path")),
+        stage(
+            "slow",
+            lambda numbers: numbers.selectExpr("n", "key", "'slow' AS path"),
+            max_entries_per_trigger=1,
+        ),
+        stage("met", lambda fast, slow: slow.unionByName(fast)),
+        sink("rows", lambda met: met.select("n", "path")),
+        sink("totals", lambda met: count(met), key=["key"]),
+        checkpointing=checkpointing,
+    )
 
 
 def short_diamond(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """One source, two paths of different speed, and a table with state (totals per key) where they meet."""
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return read_numbers(spark, folder)
-
-    @spark_stage(max_entries_per_trigger=1)
-    def slow(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "key", "'slow' AS path")
-
-    @spark_stage
-    def fast(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "key", "'fast' AS path")
-
-    @spark_sink(key=["key"])
-    def totals(fast, slow):  # type: ignore[no-untyped-def]
-        return count(slow.unionByName(fast))
-
-    @checkpointed_pipeline(name="short_diamond", checkpointing=checkpointing)
-    def pipeline() -> None:
-        both = numbers()
-        totals(fast(both), slow(both))
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "short_diamond",
+        source("numbers", lambda spark: read_numbers(spark, folder)),
+        stage("fast", lambda numbers: numbers.selectExpr("n", "key", "'fast' AS path")),
+        stage(
+            "slow",
+            lambda numbers: numbers.selectExpr("n", "key", "'slow' AS path"),
+            max_entries_per_trigger=1,
+        ),
+        sink("totals", lambda fast, slow: count(slow.unionByName(fast)), key=["key"]),
+        checkpointing=checkpointing,
+    )
 
 
 def line(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """Four stages in a row, the last one a table with state: the same totals as ``short_diamond``."""
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return read_numbers(spark, folder)
-
-    @spark_stage
-    def fast(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "key", "explode(array('fast', 'slow')) AS path")
-
-    @spark_stage(max_entries_per_trigger=1)
-    def slow(fast):  # type: ignore[no-untyped-def]
-        return fast.select("n", "key", "path")
-
-    @spark_sink(key=["key"])
-    def totals(slow):  # type: ignore[no-untyped-def]
-        return count(slow)
-
-    @checkpointed_pipeline(name="line", checkpointing=checkpointing)
-    def pipeline() -> None:
-        totals(slow(fast(numbers())))
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "line",
+        source("numbers", lambda spark: read_numbers(spark, folder)),
+        stage(
+            "fast", lambda numbers: numbers.selectExpr("n", "key", "explode(array('fast', 'slow')) AS path")
+        ),
+        stage("slow", lambda fast: fast.select("n", "key", "path"), max_entries_per_trigger=1),
+        sink("totals", lambda slow: count(slow), key=["key"]),
+        checkpointing=checkpointing,
+    )
 
 
 def straight(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     """One source and one table of its rows."""
 
-    @spark_source
-    def numbers(spark):  # type: ignore[no-untyped-def]
-        return read_numbers(spark, folder)
-
-    @spark_sink
-    def rows(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="straight", checkpointing=checkpointing)
-    def pipeline() -> None:
-        rows(numbers())
-
-    return pipeline  # type: ignore[no-any-return]
+    return wired(
+        "straight",
+        source("numbers", lambda spark: read_numbers(spark, folder)),
+        sink("rows", lambda numbers: numbers.selectExpr("n", "'fast' AS path")),
+        checkpointing=checkpointing,
+    )
 
 
 def read_rows(tables: Path) -> Counter[tuple[int, str]]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline, spark_stage
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.service import GaveUp
+from tests.lab.pipelines import sink, source, stage, wired
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import (
     Numbers,
@@ -49,32 +50,24 @@ class Woven:
     ) -> CheckpointedPipeline:
         boundedness = "bounded" if bounded else "unbounded"
 
-        @spark_source(boundedness=boundedness)
-        def left(spark):  # type: ignore[no-untyped-def]
-            return read_numbers(spark, self.fast.folder)
-
-        @spark_source(boundedness=boundedness)
-        def right(spark):  # type: ignore[no-untyped-def]
-            return read_numbers(spark, self.slow.folder)
-
         @spark_stage(chain=chain)
         def fast(left):  # type: ignore[no-untyped-def]
             named = left.selectExpr("n", "key", "'fast' AS path")
             return named.dropDuplicates(["n"]) if twice else named
 
-        @spark_stage
-        def slow(right):  # type: ignore[no-untyped-def]
-            return right.selectExpr("n", "key", "'slow' AS path")
-
-        @spark_sink(key=["key"])
-        def totals(fast, slow):  # type: ignore[no-untyped-def]
-            return count(fast.unionByName(slow) if turned else slow.unionByName(fast))
-
-        @checkpointed_pipeline(name="woven", checkpointing=settings)
-        def pipeline() -> None:
-            totals(fast(left()), slow(right()))
-
-        return pipeline  # type: ignore[no-any-return]
+        return wired(
+            "woven",
+            source("left", lambda spark: read_numbers(spark, self.fast.folder), boundedness=boundedness),
+            fast,
+            source("right", lambda spark: read_numbers(spark, self.slow.folder), boundedness=boundedness),
+            stage("slow", lambda right: right.selectExpr("n", "key", "'slow' AS path")),
+            sink(
+                "totals",
+                lambda fast, slow: count(fast.unionByName(slow) if turned else slow.unionByName(fast)),
+                key=["key"],
+            ),
+            checkpointing=settings,
+        )
 
 
 CHAINED = {"operator_chaining": True}

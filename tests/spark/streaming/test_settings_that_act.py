@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import SourceBatch, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import SourceBatch
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
@@ -21,26 +21,18 @@ from dagster_ckpt.spark.streaming.progress import StreamProgress
 from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.sources import is_behind
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
+from tests.lab.pipelines import sink, source, wired
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_numbers, read_rows, straight
 
 
-def old_and_new(folder: Path, **source: Any) -> Any:
+def old_and_new(folder: Path, **settings: Any) -> Any:
     """One source, one table."""
-
-    @spark_source(**source)
-    def numbers(spark: Any) -> Any:
-        return read_numbers(spark, folder)
-
-    @spark_sink
-    def rows(numbers: Any) -> Any:
-        return numbers.selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="old_and_new")
-    def pipeline() -> None:
-        rows(numbers())
-
-    return pipeline
+    return wired(
+        "old_and_new",
+        source("numbers", lambda spark: read_numbers(spark, folder), **settings),
+        sink("rows", lambda numbers: numbers.selectExpr("n", "'fast' AS path")),
+    )
 
 
 def test_while_a_source_says_it_has_a_backlog_its_interval_counts(lab: StreamLab, tmp_path: Path) -> None:
@@ -119,23 +111,12 @@ def test_without_checkpoints_after_the_end_one_ended_source_refuses_them_all(
 def two_sources(some: Path, ever: Path) -> Any:
     """A bounded source and an unbounded one, in one table."""
 
-    @spark_source(uid="some", boundedness="bounded")
-    def bounded(spark: Any) -> Any:
-        return read_numbers(spark, some)
-
-    @spark_source(uid="ever")
-    def unbounded(spark: Any) -> Any:
-        return read_numbers(spark, ever)
-
-    @spark_sink
-    def rows(first: Any, second: Any) -> Any:
-        return first.unionByName(second).selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="two_sources")
-    def pipeline() -> None:
-        rows(bounded(), unbounded())
-
-    return pipeline
+    return wired(
+        "two_sources",
+        source("some", lambda spark: read_numbers(spark, some), boundedness="bounded"),
+        source("ever", lambda spark: read_numbers(spark, ever)),
+        sink("rows", lambda some, ever: some.unionByName(ever).selectExpr("n", "'fast' AS path")),
+    )
 
 
 @pytest.mark.parametrize("is_left_out", [False, True])

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import SourceBatch, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import SourceBatch, spark_stage
 from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.gate import BatchGate, InducedBarriers, StoppedAtBatchBoundary, Trigger
+from tests.lab.pipelines import sink, source, wired
 from tests.spark.streaming.lab import StreamLab, until
-from tests.spark.streaming.pipelines import SCHEMA, Numbers, read_rows, straight
+from tests.spark.streaming.pipelines import Numbers, read_numbers, read_rows, straight
 
 FILES_PER_DAY = 3
 
@@ -110,19 +111,11 @@ def end_of_day(batch: SourceBatch) -> bool:
 def test_every_checkpoint_of_a_stream_holds_whole_days(lab: StreamLab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
 
-    @spark_source(barrier_after=end_of_day)
-    def source(spark: Any) -> Any:
-        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-        return stream.option("maxFileAge", "9999d").json(str(numbers.folder))
-
-    @spark_sink
-    def rows(source: Any) -> Any:
-        return source.selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="days")
-    def pipeline() -> None:
-        rows(source())
-
+    pipeline = wired(
+        "days",
+        source("source", lambda spark: read_numbers(spark, numbers.folder), barrier_after=end_of_day),
+        sink("rows", lambda source: source.selectExpr("n", "'fast' AS path")),
+    )
     for _ in range(FILES_PER_DAY + 1):
         numbers.put(2)
     running = lab.start(pipeline, timeout=600.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import CheckpointedPipeline, spark_source, spark_stage
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed
@@ -18,6 +18,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, StreamingRun
 from dagster_ckpt.spark.streaming.watch import look
+from tests.lab.pipelines import sink, source, stage, wired
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import (
     SCHEMA,
@@ -45,13 +46,9 @@ def test_a_source_that_replays_by_offset_is_exact_across_a_crash(lab: StreamLab,
         spark.dataSource.register(ReplayableLog)
         return spark.readStream.format("replayable_log").option("path", str(end)).load()
 
-    @spark_sink
-    def rows(numbers):  # type: ignore[no-untyped-def]
-        return numbers.selectExpr("n", "'fast' AS path")
-
-    @checkpointed_pipeline(name="replayed")
-    def pipeline() -> None:
-        rows(numbers())
+    pipeline = wired(
+        "replayed", numbers, sink("rows", lambda numbers: numbers.selectExpr("n", "'fast' AS path"))
+    )
 
     grow(20)
     running = lab.start(pipeline)
@@ -204,31 +201,16 @@ def one_that_ends(few: Path, many: Path) -> CheckpointedPipeline:
     def read(spark, folder: Path):  # type: ignore[no-untyped-def]
         return spark.readStream.schema(SCHEMA).option("maxFileAge", "9999d").json(str(folder))
 
-    @spark_source(boundedness="bounded")
-    def slow(spark):  # type: ignore[no-untyped-def]
-        return read(spark, few).selectExpr("n", "'slow' AS path")
-
-    @spark_stage
-    def copied(slow):  # type: ignore[no-untyped-def]
-        return slow
-
-    @spark_source
-    def fast(spark):  # type: ignore[no-untyped-def]
-        return read(spark, many).selectExpr("n", "'fast' AS path")
-
-    @spark_stage
-    def met(copied, fast):  # type: ignore[no-untyped-def]
-        return fast.unionByName(copied)
-
-    @spark_sink
-    def rows(met):  # type: ignore[no-untyped-def]
-        return met
-
-    @checkpointed_pipeline(name="two")
-    def pipeline() -> None:
-        rows(met(copied(slow()), fast()))
-
-    return pipeline
+    return wired(
+        "two",
+        source(
+            "slow", lambda spark: read(spark, few).selectExpr("n", "'slow' AS path"), boundedness="bounded"
+        ),
+        stage("copied", lambda slow: slow),
+        source("fast", lambda spark: read(spark, many).selectExpr("n", "'fast' AS path")),
+        stage("met", lambda copied, fast: fast.unionByName(copied)),
+        sink("rows", lambda met: met),
+    )
 
 
 def finished_in(found: Completed) -> set[str]:
