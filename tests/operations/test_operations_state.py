@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage, open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
@@ -22,9 +22,6 @@ from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
 from tests.sweeps import third
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CASES = [
     (w.AGGREGATION, w.HDFS, w.ROCKS2, ["0"]),

@@ -7,17 +7,14 @@ import subprocess
 import sys
 from collections import OrderedDict
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from py4j import protocol
-from pyspark.sql import types
+from pyspark.sql import SparkSession, types
 
 from dagster_ckpt.spark.session import PlainArguments, convert_plain_arguments_first
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 VALUES: list[Any] = [
     True,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import (
     CheckpointedPipeline,
@@ -19,9 +20,6 @@ from dagster_ckpt import (
 from dagster_ckpt.dagster.names import RESTORE_TAG
 from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["feed", "lab"]
 

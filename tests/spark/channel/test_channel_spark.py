@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest
@@ -28,10 +29,6 @@ from dagster_ckpt.spark.files import batch_folder_name, parquet_files
 from dagster_ckpt.spark.plan.errors import changed_query
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from tests.progress import source_of, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 KV = "k long, v long"
 

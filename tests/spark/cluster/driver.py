@@ -11,10 +11,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
@@ -34,9 +35,6 @@ from tests.plain_files import AS_USUAL
 from tests.spark.epoch.small_pipeline import ORDERS, shop
 from tests.spark.lake.deployment import Places
 from tests.spark_session import SPARK_JVM
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 CONF = {
     "spark.pyspark.python": "python3",

@@ -7,9 +7,10 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, Unavailable
 from dagster_ckpt.dagster.checks import dry_run
@@ -20,9 +21,6 @@ from dagster_ckpt.spark.cluster.package import PACKAGE, zipped
 from dagster_ckpt.spark.files import DataFile, parquet_files
 from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.version import __version__
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
@@ -27,9 +28,6 @@ from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.ports import AuditRow
 from tests.records import find_record, stored_record
 from tests.spark.epoch.small_pipeline import Feed
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHAINING = os.environ.get("DAGSTER_CKPT_TEST_CHAINING") != "0"
 """``0``: every test without ``operator_chaining``; in CI streaming runs have a query for each stage, epochs chains."""

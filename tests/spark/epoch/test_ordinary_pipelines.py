@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointedPipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
@@ -16,9 +17,6 @@ from tests.lab.pipelines import reads, sink, stage, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.streaming.lab import stream_lab, until
 from tests.tables import rows_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PEOPLE = [("ann", "fr"), ("bob", "de")]
 VISITS = [(600, "ann"), (610, "bob"), (620, "ann"), (670, "ann"), (670, "ann"), (100_000, "bob")]

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.core.ids import BatchId, StageUid
@@ -20,9 +21,6 @@ from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.streaming.lab import stream_lab, until
 from tests.spark.streaming.pipelines import Numbers, read_numbers
 from tests.tables import rows_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Seen:

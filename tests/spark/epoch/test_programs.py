@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
+    CheckpointedPipeline,
     Fenced,
     InvalidRequest,
     NotFound,
@@ -35,11 +37,6 @@ from tests.spark.epoch.small_pipeline import (
     read_totals,
     shop,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from dagster_ckpt import CheckpointedPipeline
 
 
 def refused(pipeline: CheckpointedPipeline, **coordinator: str) -> str:

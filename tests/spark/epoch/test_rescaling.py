@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointedPipeline, spark_sink
 from dagster_ckpt.core.model import StageSnapshot
@@ -13,9 +14,6 @@ from dagster_ckpt.spark.session import HDFS_PROVIDER
 from tests.lab.pipelines import reads, wired
 from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def spending(folder: Path, partitions: int) -> CheckpointedPipeline:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from dagster_ckpt import (
@@ -18,9 +19,6 @@ from dagster_ckpt import (
 from tests.lab.pipelines import sink, source, wired
 from tests.progress import wait_until
 from tests.spark.epoch.conftest import Lab, failure_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def other_has_begun(mine: str, others: str) -> Any:

@@ -6,9 +6,9 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from dagster_ckpt import (
@@ -21,9 +21,6 @@ from dagster_ckpt.errors import Unavailable
 from tests.lab.pipelines import reads, sink, wired
 from tests.progress import join, wait_until
 from tests.tables import rows_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILES = 6
 

@@ -8,19 +8,17 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointError, run_epoch
 from dagster_ckpt.cli.app import main
 from tests.spark.epoch.conftest import failure_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CODE = """
 from pathlib import Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
@@ -17,9 +17,6 @@ from dagster_ckpt.spark.sink.staged_rows import stage_rows
 from tests.adapters.servers import S3Server
 from tests.spark.channel.test_channel_spark import ALL_TYPES, Collected, in_full, run
 from tests.spark.exchange.places import Place, place_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture

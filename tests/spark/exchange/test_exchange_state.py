@@ -7,9 +7,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.errors import Declined, InvalidRequest
@@ -25,9 +26,6 @@ from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from tests.adapters.servers import S3Server, spark_s3_jars
 from tests.spark.exchange.places import Place, place_of
 from tests.spark.snapshot.operator_workloads import with_time_to_live
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 UID = StageUid("totals")
 

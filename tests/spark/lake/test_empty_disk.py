@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import run_epoch, run_stream
 from dagster_ckpt.core.model import CheckpointKind
@@ -21,9 +21,6 @@ from tests.removal import remove_tree
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.lake.deployment import NAME, Places, truth
 from tests.spark.lake.machines import a_machine_dies
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from dagster_ckpt.core.ids import StageUid
@@ -14,9 +14,6 @@ from dagster_ckpt.spark.plan.chains import (
     why_it_leaves_its_reader,
     why_it_reads_apart,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
@@ -15,9 +16,6 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.refusals import refuse_counted_changes
 from tests.lab.pipelines import sink, source, stage, wired
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Combine = Callable[["DataFrame", "DataFrame"], "DataFrame"]
 """Of rows that may have changed, and of others."""

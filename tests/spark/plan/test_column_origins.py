@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.plan.rules import check_plan
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 UID = StageUid("totals")
 COLUMNS = "k long, j long, a long, b long, t timestamp"

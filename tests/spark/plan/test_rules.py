@@ -7,9 +7,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
@@ -21,9 +22,6 @@ from dagster_ckpt.spark.plan.sources import refuse_clean_source
 from dagster_ckpt.spark.snapshot.capture import plan_capture
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 from tests.sweeps import third
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 UID = StageUid("totals")
 Rows = Callable[[str], Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import spark_stage
 from dagster_ckpt.core.ids import StageUid
@@ -16,9 +17,6 @@ from dagster_ckpt.spark.plan.errors import ChangedQuery, understood
 from dagster_ckpt.spark.plan.rules import check_plan
 from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @spark_stage

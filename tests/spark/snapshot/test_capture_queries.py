@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
@@ -17,9 +17,6 @@ from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
 from tests.sweeps import third
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILES = 9
 CAPTURE_AT = (1, 4, 6)

@@ -7,9 +7,10 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.core.ids import BatchId
@@ -19,9 +20,6 @@ from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, plan_cap
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def _numbers(recorded: w.Recorded, *, upto: int | None = None) -> list[int]:

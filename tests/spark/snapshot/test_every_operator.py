@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.rescale import rescale_stage
@@ -16,9 +16,6 @@ from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.operator_workloads import EVERY, ROCKS2, Operators, with_time_to_live, write_events
 from tests.spark.snapshot.snapshot_help import take
 from tests.sweeps import third
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 AT = 1
 """The batch that is captured; late rows come after it."""

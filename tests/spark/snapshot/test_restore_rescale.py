@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.errors import InvalidRequest
@@ -14,9 +14,6 @@ from dagster_ckpt.spark.snapshot.rescale import rescale_stage
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import take
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILES = 5
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
+from pyspark.sql import SparkSession
+
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -33,12 +36,6 @@ from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from tests import progress
 from tests.records import stored_record
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dagster_ckpt import CheckpointedPipeline
-
 
 CHECKPOINT_TRIES = 20
 CHAINING = os.environ.get("DAGSTER_CKPT_TEST_CHAINING") == "1"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.coordinator.effects import StageAcknowledged
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.request import CheckpointRequest
@@ -17,9 +18,6 @@ from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, expected_totals, line, read_totals, short_diamond
 from tests.sweeps import third
-
-if TYPE_CHECKING:
-    from dagster_ckpt import CheckpointedPipeline
 
 STAGES = ("numbers", "fast", "slow", "totals")
 MODES: dict[str, dict[str, Any]] = {

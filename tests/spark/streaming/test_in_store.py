@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from tests.removal import remove_tree
 from tests.spark.streaming.lab import StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def each_once(count: int) -> Counter[tuple[int, str]]:

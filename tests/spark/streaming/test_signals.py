@@ -9,10 +9,10 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
@@ -30,9 +30,6 @@ from tests.spark.streaming.pipelines import (
     read_rows,
     read_totals,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
@@ -38,9 +39,6 @@ from tests.spark.streaming.pipelines import (
     read_rows,
     read_totals,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass
