@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 from click.testing import CliRunner
 
 from dagster_ckpt.cli.app import main
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
 
 @pytest.fixture
 def lab(tmp_path: Path, spark: object) -> Iterator[Lab]:
-    with dg.instance_for_test() as instance:
-        yield Lab(tmp_path / "base", instance, {"num_retained": 3})
+    with Lab(tmp_path / "base", {"num_retained": 3}) as made:
+        yield made
 
 
 def ckpt(lab: Lab, *arguments: str, code: int = 0) -> Any:
@@ -37,11 +36,10 @@ def test_a_pipelines_snapshots_are_looked_at_moved_and_restored(lab: Lab, tmp_pa
     feed.customer("bob", "de")
     feed.order(("ann", 5), ("bob", 7))
     pipeline = shop(feed.folder)
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
+    lab.succeeds(pipeline)
     lines, totals = feed.expected_lines(), feed.expected_totals()
     feed.order(("ann", 1))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
 
     # looking
     assert [s["key"] for s in ckpt(lab, "list")] == ["chk-000002", "chk-000001"]
@@ -63,8 +61,7 @@ def test_a_pipelines_snapshots_are_looked_at_moved_and_restored(lab: Lab, tmp_pa
     assert brought["key"] == "savepoint-000003", "1 is chk-1 here"
     for path in (tmp_path / "feed/orders").glob("00004.json"):
         path.unlink()
-    restored = lab.run(pipeline, restore_from=brought["key"])
-    assert restored.success, failure_text(restored)
+    lab.succeeds(pipeline, restore_from=brought["key"])
     assert read_lines(lab.tables) == lines
     assert read_totals(lab.tables) == totals
 
@@ -74,5 +71,5 @@ def test_a_pipelines_snapshots_are_looked_at_moved_and_restored(lab: Lab, tmp_pa
     ckpt(lab, "clean", "--yes")
     assert all(v["is_intact"] for v in ckpt(lab, "verify", "--all"))
     assert ckpt(lab, "doctor")["is_healthy"]
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     assert read_lines(lab.tables) == lines

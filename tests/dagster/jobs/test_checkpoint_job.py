@@ -8,15 +8,15 @@ import pytest
 
 from dagster_ckpt import checkpoints_asset_key
 from dagster_ckpt.core.model import CheckpointMetadata
-from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.lab.lab import Lab, lab
+from tests.spark.epoch.small_pipeline import Feed, feed, read_lines, shop
 
 __all__ = ["feed", "lab"]
 
 
 def checkpoint(**config: str) -> dict[str, Any]:
     """Config of the job's op."""
-    return {"savepoint": {"config": {"action": "checkpoint", **config}}}
+    return {"savepoint": {"action": "checkpoint", **config}}
 
 
 def sizes(metadata: CheckpointMetadata) -> tuple[int, int]:
@@ -31,10 +31,9 @@ def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked
     lab: Lab, feed: Feed
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     for config in ({}, {"scope": "incremental"}, {"scope": "full"}):
-        taken = lab.run(pipeline, job="shop_savepoint", ops=checkpoint(**config))
-        assert taken.success, failure_text(taken)
+        lab.succeeds(pipeline, job="shop_savepoint", ops=checkpoint(**config))
     assert lab.partitions(pipeline) == [f"chk-00000{n}" for n in (1, 2, 3, 4)]
     kinds = [str(m.metadata["kind"].value) for m in lab.materializations(pipeline)]
     assert kinds == ["full_checkpoint", "checkpoint", "checkpoint"]
@@ -50,18 +49,20 @@ def test_an_idle_pipelines_checkpoint_is_configured_incremental_or_full_as_asked
 
 def test_the_pipeline_goes_on_after_its_checkpoint_and_is_restored_from_it(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    assert lab.run(pipeline, job="shop_savepoint", ops=checkpoint()).success
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline, job="shop_savepoint", ops=checkpoint())
     feed.order(("ann", 100))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     assert read_lines(lab.tables) == feed.expected_lines()
-    assert lab.run(pipeline, restore_from="chk-2").success
+    lab.succeeds(pipeline, restore_from="chk-2")
     assert lab.record(pipeline).restored_id == 2
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)
 
 
 def test_a_scope_that_does_not_exist_is_refused_with_those_that_do(lab: Lab, feed: Feed) -> None:
-    refused = lab.run(shop(feed.folder), job="shop_savepoint", ops=checkpoint(scope="half"))
-    assert not refused.success
-    assert "scope must be one of configured, full, incremental, got 'half'" in failure_text(refused)
+    lab.fails(
+        shop(feed.folder),
+        "scope must be one of configured, full, incremental, got 'half'",
+        job="shop_savepoint",
+        ops=checkpoint(scope="half"),
+    )

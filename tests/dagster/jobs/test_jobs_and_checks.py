@@ -11,32 +11,24 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt import (
     CheckpointedPipeline,
-    SparkSessionResource,
-    build_pipeline_definitions,
     find_snapshot,
     open_state,
     verify_snapshot,
 )
 from dagster_ckpt.dagster.names import RESTORE_TAG
-from tests.spark.epoch.conftest import Lab, failure_text, feed, lab
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.lab.lab import Lab, failure_text, lab
+from tests.spark.epoch.small_pipeline import Feed, feed, read_lines, read_totals, shop
 
 __all__ = ["feed", "lab"]
 
 KEY = dg.AssetKey(["shop", "checkpoints"])
 
 
-def definitions(lab: Lab, pipeline: CheckpointedPipeline) -> dg.Definitions:
-    return build_pipeline_definitions(
-        pipeline, coordinator=lab.coordinator, spark=SparkSessionResource(master="local[2,3]")
-    )
-
-
 def check(lab: Lab, pipeline: CheckpointedPipeline, name: str, **config: Any) -> dg.AssetCheckEvaluation:
     """Execute one asset check as the UI's button does."""
     selection = dg.AssetSelection.checks(dg.AssetCheckKey(KEY, name))
     job = dg.define_asset_job("one_check", selection=selection, executor_def=dg.in_process_executor)
-    merged = dg.Definitions.merge(definitions(lab, pipeline), dg.Definitions(jobs=[job]))
+    merged = dg.Definitions.merge(lab.definitions(pipeline), dg.Definitions(jobs=[job]))
     ops = {f"shop__checkpoints_{name}": {"config": config}} if config else {}
     result = merged.resolve_job_def("one_check").execute_in_process(
         instance=lab.instance, run_config={"ops": ops}, raise_on_error=False
@@ -59,15 +51,11 @@ def restorable(lab: Lab) -> dict[str, str]:
 
 def test_the_restore_job_runs_from_the_partition_chosen(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     feed.order(("ann", 100))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
 
-    job = definitions(lab, pipeline).resolve_job_def("shop_restore")
-    result = job.execute_in_process(
-        instance=lab.instance, partition_key="chk-000001", raise_on_error=False, tags={"user": "ann"}
-    )
-    assert result.success, failure_text(result)
+    result = lab.succeeds(pipeline, "shop_restore", partition="chk-000001", tags={"user": "ann"})
     [deed] = lab.audited(pipeline)
     assert (deed.what, deed.key, deed.who, deed.run_id) == ("restored", "chk-000001", "ann", result.run_id)
     assert deed.shown.startswith("restoring chk-000001, completed ")
@@ -75,25 +63,20 @@ def test_the_restore_job_runs_from_the_partition_chosen(lab: Lab, feed: Feed) ->
     assert result.dagster_run.tags[RESTORE_TAG] == "chk-000001"
     assert result.dagster_run.tags["dagster_ckpt/pipeline"] == "shop"
     assert lab.record(pipeline).restored_id == 1
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)
 
 
 def test_a_preview_shows_on_the_partition_what_a_restore_would_do_and_changes_nothing(
     lab: Lab, feed: Feed
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     feed.order(("ann", 100))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     before = lab.record(pipeline)
 
-    job = definitions(lab, pipeline).resolve_job_def("shop_restore")
-    config = {"ops": {"restore": {"config": {"restore_from": "chk-000001", "mode": "preview"}}}}
-    result = job.execute_in_process(
-        instance=lab.instance, partition_key="chk-000001", run_config=config, raise_on_error=False
-    )
-    assert result.success, failure_text(result)
+    chosen = {"partition": "chk-000001", "restore_from": "chk-000001", "mode": "preview"}
+    lab.succeeds(pipeline, "shop_restore", **chosen)
     [record] = lab.instance.fetch_observations(KEY, limit=5).records
     seen = record.asset_observation
     assert record.partition_key == "chk-000001"
@@ -111,35 +94,31 @@ def test_scheduled_savepoints_beyond_their_bounds_go_after_the_next_one_complete
     lab: Lab, feed: Feed
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     config = {"labels": {"schedule": "nightly"}, "keep_last": 2}
     for _ in range(3):
-        taken = lab.run(pipeline, job="shop_savepoint", ops={"savepoint": {"config": config}})
-        assert taken.success, failure_text(taken)
+        lab.succeeds(pipeline, job="shop_savepoint", ops={"savepoint": config})
     assert lab.partitions(pipeline) == ["chk-000001", "savepoint-000003", "savepoint-000004"]
     assert [s.checkpoint_id for s in lab.record(pipeline).savepoints] == [3, 4]
 
 
 def disposed(**config: Any) -> dict[str, Any]:
     """Config of the job's op."""
-    return {"savepoint": {"config": {"action": "dispose", **config}}}
+    return {"savepoint": {"action": "dispose", **config}}
 
 
 def test_the_savepoint_job_removes_a_savepoint_and_refuses_a_checkpoint(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    assert lab.run(pipeline, job="shop_savepoint").success
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline, job="shop_savepoint")
     location = Path(str(lab.materializations(pipeline)[0].metadata["location"].value).removeprefix("file://"))
     assert (location / "_metadata").exists()
 
-    refused = lab.run(pipeline, job="shop_savepoint", ops=disposed(savepoint="chk-1"))
-    assert not refused.success
-    assert "is a checkpoint" in failure_text(refused)
+    lab.fails(pipeline, "is a checkpoint", job="shop_savepoint", ops=disposed(savepoint="chk-1"))
     tried = disposed(savepoint="savepoint-2", dry_run=True)
-    assert lab.run(pipeline, job="shop_savepoint", ops=tried).success
+    lab.succeeds(pipeline, job="shop_savepoint", ops=tried)
     assert location.exists()
-    done = lab.run(pipeline, job="shop_savepoint", ops=disposed(savepoint="savepoint-2"))
-    assert done.success, failure_text(done)
+    lab.succeeds(pipeline, job="shop_savepoint", ops=disposed(savepoint="savepoint-2"))
     assert not location.exists()
     assert lab.partitions(pipeline) == ["chk-000001"]
 
@@ -158,7 +137,7 @@ def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_
     lab: Lab, feed: Feed, spark: SparkSession
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     before = lab.record(pipeline)
     feed.order(("bob", 3))
     evaluation = check(lab, pipeline, "checkpoint_restorable")
@@ -185,7 +164,7 @@ def test_a_checkpoint_is_restorable_when_spark_reads_all_of_it_and_starts_every_
 @pytest.mark.usefixtures("nothing_inlined")
 def test_a_damaged_file_fails_both_checks_and_the_checkpoint_shows_as_broken(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     assert check(lab, pipeline, "checkpoint_verified").passed
     storage = Path(lab.coordinator.resolved_checkpoint_dir)
     victim = max(
@@ -213,7 +192,7 @@ def test_a_damaged_file_fails_both_checks_and_the_checkpoint_shows_as_broken(lab
 
 def test_every_check_shows_what_runs_reported(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     succeeded = check(lab, pipeline, "checkpoint_succeeded")
     assert succeeded.passed
     assert succeeded.metadata["latest_completed"].value == 1

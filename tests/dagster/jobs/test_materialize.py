@@ -16,8 +16,8 @@ from dagster_ckpt import (
     build_pipeline_definitions,
 )
 from tests.browser.till import ORDER, Till, read_spent
+from tests.lab.lab import Lab, failure_text, lab
 from tests.lab.pipelines import reads, sink, wired
-from tests.spark.epoch.conftest import Lab, failure_text, lab
 from tests.spark.epoch.small_pipeline import Feed
 from tests.spark.epoch.test_chains import CHAINED, fussy
 

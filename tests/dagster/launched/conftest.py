@@ -30,10 +30,10 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.names import LOCATION_TAG
 from tests import progress
 from tests.dagster.launched.program import SESSION, coordinator
+from tests.lab.lab import WITHOUT_CAPTURE
 from tests.needs import needs
 from tests.records import find_record
 from tests.root import ROOT
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE
 from tests.spark.epoch.small_pipeline import Feed, shop
 from tests.warm_engine import engine_in
 
@@ -45,7 +45,7 @@ class Site:
     folder: Path
     feed: Feed
     instance: dg.DagsterInstance
-    client: dg.PipesClient = field(default_factory=lambda: client())  # noqa: PLW0108 - made below
+    client: dg.PipesClient = field(default_factory=lambda: client())
     options: dict[str, Any] = field(default_factory=dict)
     program_lab: Path | None = None
     """Where the program keeps what it keeps; None: where the code location looks."""
@@ -192,16 +192,6 @@ def client(**settings: Any) -> dg.PipesSubprocessClient:
         termination_timeout_seconds=300,
         **settings,
     )
-
-
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    """Two customers and an order of each."""
-    made = Feed(tmp_path / "feed")
-    made.customer("ann", "fr")
-    made.customer("bob", "de")
-    made.order(("ann", 5), ("bob", 7))
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from dagster_pipes import PipesMessage, PipesParams
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.operations.snapshots.plan_facts import facts_in
 from tests.dagster.launched.conftest import Site, client
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals
+from tests.lab.lab import WITHOUT_CAPTURE
+from tests.spark.epoch.small_pipeline import Feed, read_lines
 
 SUCCESS, FAILURE = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
 
@@ -59,8 +59,7 @@ def test_a_launched_epoch_shows_what_one_in_the_runs_own_process_shows_and_resto
     back = site.run(restore={"restore_from": "chk-1"})
     assert back.status is SUCCESS, back.failure
     assert any(line.startswith("restoring chk-000001") for line in back.lines)
-    assert read_lines(site.tables) == feed.expected_lines()
-    assert read_totals(site.tables) == feed.expected_totals()
+    feed.check(site.tables)
     wrong = site.run(restore={"restore_from": "savepoint-9"})
     assert wrong.status is FAILURE
     assert "savepoint-9" in wrong.failure
@@ -123,8 +122,7 @@ def test_a_program_that_is_killed_fails_its_run_and_the_next_run_takes_over_at_o
     after = site.run()
     assert after.status is SUCCESS, after.failure
     assert not any("waiting: run" in line for line in after.lines)
-    assert read_lines(site.tables) == feed.expected_lines()
-    assert read_totals(site.tables) == feed.expected_totals()
+    feed.check(site.tables)
 
 
 @pytest.mark.nightly

@@ -66,10 +66,10 @@ from dagster_ckpt.spark.versions import (
     version_of,
 )
 from tests.dagster.launched.conftest import Ran
+from tests.lab.lab import WITHOUT_CAPTURE
 from tests.progress import wait_until
 from tests.records import find_record
 from tests.root import ROOT
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE
 from tests.tables import rows_in
 
 if TYPE_CHECKING:

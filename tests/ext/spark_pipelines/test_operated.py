@@ -25,8 +25,8 @@ from dagster_ckpt import (
 from dagster_ckpt.cli.app import main
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.test_projects import change, changes_tables, fan_in_tables, order
+from tests.lab.lab import WITHOUT_CAPTURE, failure_text
 from tests.root import ROOT
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE, failure_text
 from tests.sweeps import third
 
 KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}

@@ -24,9 +24,13 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from tests.lab.lab import Lab, failure_text, lab  # noqa: F401
 from tests.root import ROOT
-from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
-from tests.spark.epoch.small_pipeline import ORDERS, Feed
+from tests.spark.epoch.small_pipeline import (
+    ORDERS,
+    Feed,
+    feed,  # noqa: F401
+)
 from tests.tables import rows_in
 
 
@@ -88,8 +92,7 @@ def begun(lab: Lab, feed: Feed) -> Lab:  # noqa: F811
     """A shop that has run three epochs."""
     for amount in (3, 9, 4):
         feed.order(("ann", amount), ("bob", amount + 1))
-        result = lab.run(shop(feed.folder))
-        assert result.success, failure_text(result)
+        lab.succeeds(shop(feed.folder))
     return lab
 
 
@@ -102,13 +105,13 @@ def test_a_rebuilt_stage_has_the_rows_of_a_run_from_scratch_and_the_others_go_on
     feed: Feed,  # noqa: F811
     spark: Any,
 ) -> None:
-    assert not begun.run(shop(feed.folder, largest)).success
+    begun.fails(shop(feed.folder, largest))
     before = begun.metadata(shop(feed.folder), begun.record(shop(feed.folder)).completed[-1].checkpoint_id)
 
     def meanwhile(step: str) -> None:
         if step.startswith("epoch"):
             feed.order(("ann", 20), ("cid", 1))
-            assert begun.run(shop(feed.folder)).success
+            begun.succeeds(shop(feed.folder))
             assert rows(begun, "totals") == truth(feed, sum)
         elif step.startswith("staging"):
             feed.order(("bob", 30))
@@ -124,8 +127,7 @@ def test_a_rebuilt_stage_has_the_rows_of_a_run_from_scratch_and_the_others_go_on
     now = begun.metadata(shop(feed.folder), begun.record(shop(feed.folder)).completed[-1].checkpoint_id)
     assert now.stage("numbers").query_id == before.stage("numbers").query_id  # type: ignore[union-attr]
     feed.order(("ann", 50), ("dan", 2))
-    result = begun.run(shop(feed.folder, largest))
-    assert result.success, failure_text(result)
+    begun.succeeds(shop(feed.folder, largest))
     assert rows(begun, "totals") == truth(feed, max)
     assert rows(begun, "numbers") == truth(feed, len)
 
@@ -338,9 +340,9 @@ def test_a_branch_of_any_kind_is_that_of_a_run_from_scratch(
         "stages": (in_stages(feed.folder, 1), in_stages(feed.folder, 2)),
     }[kind]
     for amount in (3, 9):
-        assert lab.run(old).success
+        lab.succeeds(old)
         feed.order(("ann", amount), ("bob", amount + 1))
-    assert lab.run(old).success
+    lab.succeeds(old)
     if kind == "shared":
         with pytest.raises(InvalidRequest, match="give 'totals' a source of its own"):
             rebuilding(lab, appended(feed.folder, 2, shared=True), spark)
@@ -348,8 +350,7 @@ def test_a_branch_of_any_kind_is_that_of_a_run_from_scratch(
     for extra in (0, 20):
         if extra:
             feed.order(("ann", extra))
-            result = lab.run(new)
-            assert result.success, failure_text(result)
+            lab.succeeds(new)
         found = rows_in(lab.tables / "totals")
         if kind == "stages":
             assert rows(lab, "totals") == [(name, 2 * value) for name, value in truth(feed, sum)]
@@ -387,4 +388,4 @@ def test_what_cannot_be_rebuilt_alone_is_refused_in_a_sentence(begun: Lab, feed:
             Rebuilding.of(given, uid, coordinator=begun.coordinator, spark=spark).carry_out()
     assert sorted(path.name for path in begun.tables.iterdir()) == ["numbers", "totals"]
     assert rows(begun, "totals") == before
-    assert begun.run(shop(feed.folder)).success
+    begun.succeeds(shop(feed.folder))

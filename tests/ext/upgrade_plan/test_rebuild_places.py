@@ -32,9 +32,12 @@ from tests.ext.upgrade_plan.test_rebuild import (
     summed,
     truth,
 )
+from tests.lab.lab import Lab, failure_text, lab  # noqa: F401
 from tests.progress import wait_until
-from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
-from tests.spark.epoch.small_pipeline import Feed
+from tests.spark.epoch.small_pipeline import (
+    Feed,
+    feed,  # noqa: F401
+)
 
 
 @dataclass

@@ -27,8 +27,12 @@ from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
 from dagster_ckpt.spark.plan.functions import UNREADABLE, _written, digest_of, may_mean_another
-from tests.spark.epoch.conftest import Lab, failure_text, feed, lab  # noqa: F401
-from tests.spark.epoch.small_pipeline import ORDERS, Feed
+from tests.lab.lab import Lab, failure_text, lab  # noqa: F401
+from tests.spark.epoch.small_pipeline import (
+    ORDERS,
+    Feed,
+    feed,  # noqa: F401
+)
 
 Frames = Callable[[Any], Any]
 
@@ -195,7 +199,7 @@ def test_every_kind_of_change_has_the_verdict_of_the_run_and_no_source_is_needed
     tmp_path: Path,
     spark: Any,
 ) -> None:
-    assert lab.run(store(feed.folder)).success
+    lab.succeeds(store(feed.folder))
     kept = facts(lab)
     assert len(kept.model_dump_json(exclude_defaults=True)) < 100_000
     hidden = tmp_path / "hidden"
@@ -235,7 +239,7 @@ def test_a_source_that_is_out_of_reach_is_stood_in_for_by_its_schema_in_the_snap
         spark.conf.set("spark.sql.streaming.schemaInference", "true")
         return spark.readStream.format("json").load(path)
 
-    assert lab.run(store(feed.folder, read=inferred)).success
+    lab.succeeds(store(feed.folder, read=inferred))
     kept = facts(lab)
     shutil.rmtree(feed.folder)
     scratch = tmp_path / "plan"
@@ -270,7 +274,7 @@ def test_the_command_compares_code_with_a_facts_file_and_its_exit_code_says_whet
     feed: Feed,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    assert lab.run(store(feed.folder)).success
+    lab.succeeds(store(feed.folder))
     file = tmp_path / "facts.json"
     written = CliRunner().invoke(main, ["export", "latest", str(file), "--facts", "--base", str(lab.folder)])
     assert written.exit_code == 0, written.output

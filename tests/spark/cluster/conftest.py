@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from tests.adapters.started import started
 from tests.needs import needs
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
-from tests.spark.epoch.small_pipeline import Feed
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +26,3 @@ def driver(cluster: StandaloneCluster) -> Iterator[Driver]:
     made = Driver(cluster, cluster.folder / "driver.log")
     yield made
     made.kill()
-
-
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    """Customers and orders where all machines see them."""
-    made = Feed(tmp_path / "feed")
-    made.customer("ann", "fr")
-    made.customer("bob", "de")
-    made.order(("ann", 5), ("bob", 7))
-    return made

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as f
 
 from dagster_ckpt import CheckpointedPipeline
@@ -69,6 +70,11 @@ class Feed:
             if (country := self.country_of(o["customer"])) is not None
         )
 
+    def check(self, tables: Path) -> None:
+        """Insist that the tables of the shop hold just what has arrived."""
+        assert read_lines(tables) == self.expected_lines()
+        assert read_totals(tables) == self.expected_totals()
+
     def expected_totals(self) -> dict[str, tuple[int, int]]:
         totals: dict[str, tuple[int, int]] = {}
         for order in self.orders:
@@ -77,6 +83,30 @@ class Feed:
                 count, amount = totals.get(country, (0, 0))
                 totals[country] = (count + 1, amount + order["amount"])
         return totals
+
+
+def two_customers(folder: Path) -> Feed:
+    """Return a feed of two customers and an order of each."""
+    made = Feed(folder)
+    made.customer("ann", "fr")
+    made.customer("bob", "de")
+    made.order(("ann", 5), ("bob", 7))
+    return made
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    """Two customers and an order of each."""
+    return two_customers(tmp_path / "feed")
+
+
+@pytest.fixture
+def small_feed(tmp_path: Path) -> Feed:
+    """One customer and her order."""
+    made = Feed(tmp_path / "feed")
+    made.customer("ann", "fr")
+    made.order(("ann", 5))
+    return made
 
 
 def breakable(

@@ -19,9 +19,9 @@ from dagster_ckpt import (
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
 from dagster_ckpt.spark.attempt.source_batch import is_read_as_itself
+from tests.lab.lab import Lab, failure_text
 from tests.lab.pipelines import reads, sink, wired
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, shop
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
@@ -30,8 +30,7 @@ pytestmark = pytest.mark.usefixtures("nothing_inlined")
 def ran(lab: Lab, small_feed: Feed) -> tuple[Lab, Feed, CheckpointedPipeline]:
     """A pipeline that has completed chk-1 and has something new to read."""
     pipeline = shop(small_feed.folder)
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     small_feed.order(("ann", 6))
     return lab, small_feed, pipeline
 
@@ -39,19 +38,13 @@ def ran(lab: Lab, small_feed: Feed) -> tuple[Lab, Feed, CheckpointedPipeline]:
 def refused(lab: Lab, pipeline: CheckpointedPipeline, *said: str, **restore: Any) -> None:
     """The run fails in its first op, says all of ``said``, and changes nothing."""
     before = lab.record(pipeline)
-    result = lab.run(pipeline, **restore)
-    assert not result.success
-    text = failure_text(result)
-    for part in said:
-        assert part in text, text
+    lab.fails(pipeline, *said, **restore)
     assert lab.record(pipeline) == before, "nothing was changed"
 
 
 def goes_on(lab: Lab, feed: Feed, pipeline: CheckpointedPipeline) -> None:
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
 
 
 def test_a_restore_point_that_names_nothing_is_refused_and_the_next_run_goes_on(ran: Any) -> None:
@@ -86,8 +79,7 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_started(ran: Any) -> None:
             assert [e.step_key for e in result.get_step_failure_events()] == ["restore"]
             chosen.unlink(missing_ok=True)  # it may be linked to the running query's own file
             chosen.write_bytes(kept)
-    result = lab.run(pipeline, restore_from="chk-1")
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, restore_from="chk-1")
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
@@ -95,15 +87,15 @@ def test_a_checkpoint_of_another_pipeline_is_refused_unless_it_is_forked(ran: An
     lab, feed, pipeline = ran
     other = pipeline.fork("other", table_dir=str(lab.folder / "other"))
     uri = str(lab.folder / "checkpoints" / "shop" / "chk-1")
-    result = lab.run(other, restore_from=uri)
-    assert not result.success
-    assert "'shop'" in failure_text(result)
-    result = lab.run(_with_column_renamed(other), restore_from=uri, fork=True)
-    assert not result.success
-    assert "columns were (number int, country string), and now they are (id int" in failure_text(result)
-    assert "take a savepoint of the idle origin" in failure_text(result)
-    result = lab.run(other, restore_from=uri, fork=True)
-    assert result.success, failure_text(result)
+    lab.fails(other, "'shop'", restore_from=uri)
+    lab.fails(
+        _with_column_renamed(other),
+        "columns were (number int, country string), and now they are (id int",
+        "take a savepoint of the idle origin",
+        restore_from=uri,
+        fork=True,
+    )
+    lab.succeeds(other, restore_from=uri, fork=True)
     assert read_lines(lab.folder / "other") == feed.expected_lines()
 
 
@@ -128,8 +120,7 @@ def test_a_removed_stage_that_holds_state_is_named_and_skipped_on_request(ran: A
     lab, feed, pipeline = ran
     smaller = _without_totals(pipeline)
     refused(lab, smaller, "totals", "allow_non_restored_state", restore_from="chk-1")
-    result = lab.run(smaller, restore_from="chk-1", allow_non_restored_state=True)
-    assert result.success, failure_text(result)
+    lab.succeeds(smaller, restore_from="chk-1", allow_non_restored_state=True)
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
@@ -149,10 +140,8 @@ def test_a_renamed_stage_keeps_its_state_under_previous_uids(ran: Any) -> None:
         return Pipeline(name=pipeline.name, stages=stages, upstream=upstream)  # type: ignore[arg-type]
 
     refused(lab, renamed(()), "matched", restore_from="chk-1")
-    result = lab.run(renamed(("matched",)), restore_from="chk-1")
-    assert result.success, failure_text(result)
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(renamed(("matched",)), restore_from="chk-1")
+    feed.check(lab.tables)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +201,7 @@ def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_somethi
     job, before = "shop_restore", lab.record(pipeline)
 
     def previewed() -> tuple[str, str]:
-        done = lab.run(pipeline, job=job, restore_from="chk-1", mode="gate")
-        assert done.success, failure_text(done)
+        done = lab.succeeds(pipeline, job=job, restore_from="chk-1", mode="gate")
         assert not any(event.step_key == "matched" for event in done.get_step_success_events())
         [record] = lab.instance.fetch_observations(checkpoints_asset_key(pipeline.name), limit=1).records
         shown = record.asset_observation.metadata
@@ -223,14 +211,16 @@ def test_a_gated_restore_previews_then_restores_as_approved_and_not_when_somethi
     assert lab.record(pipeline) == before, "a preview changes nothing"
     assert f"/jobs/{job}/playground/setup?config=" in link
     assert approval in link
-    assert lab.run(pipeline).success
-    late = lab.run(pipeline, job=job, restore_from="chk-1", approved=approval)
-    assert "since the preview 1 run has claimed the pipeline and 1 checkpoint was triggered" in failure_text(
-        late
+    lab.succeeds(pipeline)
+    lab.fails(
+        pipeline,
+        "since the preview 1 run has claimed the pipeline and 1 checkpoint was triggered",
+        job=job,
+        restore_from="chk-1",
+        approved=approval,
     )
     approval, _ = previewed()
-    done = lab.run(pipeline, job=job, restore_from="chk-1", approved=approval)
-    assert done.success, failure_text(done)
+    done = lab.succeeds(pipeline, job=job, restore_from="chk-1", approved=approval)
     said = [log.user_message for log in lab.instance.all_logs(done.run_id)]
     assert any(line.startswith("restoring chk-000001, completed ") for line in said), said
     assert read_lines(lab.tables) == feed.expected_lines()
@@ -250,11 +240,10 @@ def test_a_key_that_spark_compares_without_case_is_refused(lab: Lab, small_feed:
         )
 
     small_feed.order(("ANN", 6))
-    refused = lab.run(by("collate(customer, 'UTF8_LCASE')"))
-    assert not refused.success
-    assert "the key column 'customer' of" in failure_text(refused)
-    assert "has the collation UTF8_LCASE" in failure_text(refused)
-    assert lab.run(by("collate(lower(customer), 'UTF8_BINARY')")).success
+    lab.fails(
+        by("collate(customer, 'UTF8_LCASE')"), "the key column 'customer' of", "has the collation UTF8_LCASE"
+    )
+    lab.succeeds(by("collate(lower(customer), 'UTF8_BINARY')"))
 
 
 @pytest.mark.parametrize("to", [DeltaTable("newest"), IcebergTable("db.newest")], ids=["Delta", "Iceberg"])
@@ -270,11 +259,8 @@ def test_a_key_that_is_no_plain_value_is_refused_before_a_row_is_read(
             sink("newest", lambda orders: orders.selectExpr(f"{key} AS who", "amount"), key=["who"], to=to),
         )
 
-    refused = lab.run(by("struct(customer)"))
-    assert not refused.success
-    assert "is of type struct, whose values cannot be compared: use plain columns" in failure_text(refused)
-    done = lab.run(by("to_json(struct(customer))"))
-    assert done.success, failure_text(done)
+    lab.fails(by("struct(customer)"), "is of type struct, whose values cannot be compared: use plain columns")
+    lab.succeeds(by("to_json(struct(customer))"))
 
 
 @pytest.mark.nightly
@@ -283,9 +269,7 @@ def test_a_file_whose_name_is_a_pattern_is_refused_by_its_name_and_read_once_it_
     feed.order(("bob", 7))
     newest = max((feed.folder / "orders").glob("*.json"))
     named = newest.rename(newest.with_name("order [1].json"))
-    result = lab.run(pipeline)
-    assert not result.success
-    assert "order [1].json" in failure_text(result)
+    lab.fails(pipeline, "order [1].json")
     named.rename(newest)
     goes_on(lab, feed, pipeline)
 

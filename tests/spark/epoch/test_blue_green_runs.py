@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,14 +12,11 @@ import pytest
 
 from dagster_ckpt import (
     CheckpointedPipeline,
-    SparkSessionResource,
-    build_pipeline_definitions,
-    checkpoints_asset_key,
     load_table,
 )
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.operations.readers.open_sink import own_table
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
 
 
@@ -39,24 +35,9 @@ def other_version(pipeline: CheckpointedPipeline) -> CheckpointedPipeline:
     return replace(pipeline, stages={**pipeline.stages, totals.uid: totals})
 
 
-def run(
-    lab: Lab, pipelines: list[CheckpointedPipeline], job: str, **ops: dict[str, Any]
-) -> dg.ExecuteInProcessResult:
-    """Run a job of a code location that has all of them."""
-    definitions = build_pipeline_definitions(
-        pipelines, coordinator=lab.coordinator, spark=SparkSessionResource(master="local[2,3]")
-    )
-    return definitions.resolve_job_def(job).execute_in_process(
-        instance=lab.instance,
-        run_config={"ops": {op: {"config": config} for op, config in ops.items()}},
-        raise_on_error=False,
-    )
-
-
 def totals_of(lab: Lab, pipeline: CheckpointedPipeline) -> dict[str, tuple[int, int]]:
     """What readers of the pipeline's name find."""
-    with closing(lab.coordinator.model_copy().store()):
-        rows = load_table(pipeline, "totals", coordinator=lab.coordinator).to_arrow().to_pylist()
+    rows = load_table(pipeline, "totals", coordinator=lab.coordinator).to_arrow().to_pylist()
     return {row["country"]: (row["orders"], row["amount"]) for row in rows}
 
 
@@ -71,41 +52,30 @@ def told_of(lab: Lab, key: dg.AssetKey) -> list[str]:
     return [str(r.asset_materialization.description) for r in records if r.asset_materialization is not None]
 
 
-def observed(lab: Lab, pipeline: CheckpointedPipeline) -> dg.AssetObservation:
-    """The newest observation of the pipeline's checkpoints."""
-    [record] = lab.instance.fetch_observations(checkpoints_asset_key(pipeline.name), limit=1).records
-    found = record.asset_observation
-    assert found is not None
-    return found
-
-
 @pytest.mark.nightly
 def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: Lab, feed: Feed) -> None:
     blue = shop(feed.folder)
     green = other_version(blue.fork("shop_green", table_dir=str(lab.folder / "green")))
     both = [blue, green]
-    assert run(lab, both, "shop").success
-    begun = run(lab, both, "shop_green", restore={"restore_from": savepoint_of(lab, both), "fork": True})
-    assert begun.success, failure_text(begun)
+    lab.succeeds(both, "shop")
+    lab.succeeds(both, "shop_green", {"restore": {"restore_from": savepoint_of(lab, both), "fork": True}})
     feed.order(("ann", 100), ("bob", 1))
-    assert run(lab, both, "shop").success
-    assert run(lab, both, "shop_green").success
+    lab.succeeds(both, "shop")
+    lab.succeeds(both, "shop_green")
     truth = feed.expected_totals()
 
-    compared = run(lab, both, "shop_green_care", care={"action": "compare"})
-    assert compared.success, failure_text(compared)
-    seen = observed(lab, green)
+    lab.succeeds(both, "shop_green_care", {"care": {"action": "compare"}})
+    seen = lab.observed(green)
     assert "lines: the same 4 rows; totals: 0 rows the same, 0 added, 0 missing, 2 changed" in str(
         seen.description
     )
-    refused = run(lab, both, "shop_green_care", care={"action": "swap"})
+    refused = lab.run(both, "shop_green_care", {"care": {"action": "swap"}})
     assert "nothing was swapped" in failure_text(refused)
     assert totals_of(lab, blue) == truth
     approved = str(seen.metadata["approved"].value)
 
     reader = load_table(blue, "totals", coordinator=lab.coordinator)
-    swapped = run(lab, both, "shop_green_care", care={"action": "swap", "approved": approved})
-    assert swapped.success, failure_text(swapped)
+    lab.succeeds(both, "shop_green_care", {"care": {"action": "swap", "approved": approved}})
     by_green = totals_of(lab, blue)
     assert by_green == read_totals(lab.folder / "green")
     assert by_green["fr"] == (2, 5 + 200), (
@@ -115,25 +85,22 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
     assert reader.to_arrow().num_rows == 2, "who has opened the old table reads on"
     [newest, *_] = told_of(lab, dg.AssetKey(["shop", "totals"]))
     assert newest == "readers find the table of pipeline shop_green, and no longer of shop"
-    assert observed(lab, blue).metadata["readers"].value == "readers find the tables of shop_green"
-    assert observed(lab, green).metadata["readers"].value == "readers of shop find its tables"
+    assert lab.observed(blue).metadata["readers"].value == "readers find the tables of shop_green"
+    assert lab.observed(green).metadata["readers"].value == "readers of shop find its tables"
 
     feed.order(("ann", 7))
     before = told_of(lab, dg.AssetKey(["shop", "totals"]))
-    assert run(
-        lab, both, "shop"
-    ).success  # the old one runs on: its tables change, what readers find does not
+    lab.succeeds(both, "shop")  # the old one runs on: its tables change, what readers find does not
     assert totals_of(lab, blue) == by_green
     assert told_of(lab, dg.AssetKey(["shop", "totals"])) == before
     shown = lab.materializations(blue)[0].metadata["readers"].value
     assert shown == "readers find the tables of shop_green"
-    assert run(lab, both, "shop_green").success
+    lab.succeeds(both, "shop_green")
     assert totals_of(lab, blue)["fr"] == (3, 5 + 200 + 14)
     assert told_of(lab, dg.AssetKey(["shop", "totals"]))[0].endswith("of pipeline shop_green, which serves")
     assert lab.materializations(green)[0].metadata["readers"].value == "readers of shop find its tables"
 
-    back = run(lab, both, "shop_green_care", care={"action": "swap", "readers": "back"})
-    assert back.success, failure_text(back)
+    lab.succeeds(both, "shop_green_care", {"care": {"action": "swap", "readers": "back"}})
     assert totals_of(lab, blue) == feed.expected_totals() == read_totals(lab.tables)
     assert [row.what for row in lab.audited(blue)] == ["swapped back", "swapped"]
     own = own_table(green, StageUid("totals"), lab.coordinator).rows().to_arrow()
@@ -142,8 +109,7 @@ def test_a_fork_catches_up_is_compared_serves_readers_and_makes_way_again(lab: L
 
 def savepoint_of(lab: Lab, pipelines: list[CheckpointedPipeline]) -> str:
     """Take a savepoint of the first pipeline and return its place."""
-    taken = run(lab, pipelines, f"{pipelines[0].name}_savepoint", savepoint={"name": "before"})
-    assert taken.success, failure_text(taken)
+    lab.succeeds(pipelines, f"{pipelines[0].name}_savepoint", {"savepoint": {"name": "before"}})
     return str(lab.materializations(pipelines[0])[0].metadata["location"].value)
 
 
@@ -154,24 +120,23 @@ def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_
     pipeline = shop(feed.folder)
     again = other_version(pipeline.fork("shop_again", table_dir=str(lab.folder / "again")))
     both = [pipeline, again]
-    assert run(lab, both, "shop").success
+    lab.succeeds(both, "shop")
     before = savepoint_of(lab, both)
     moment = lab.record(pipeline).savepoints[-1].completed_at + 0.001
     feed.order(("ann", 100))
-    assert run(lab, both, "shop").success
+    lab.succeeds(both, "shop")
     since = datetime.fromtimestamp(moment, UTC).isoformat()
 
-    early = run(lab, both, "shop_again_care", care={"action": "replay", "since": "2001-01-01"})
+    early = lab.run(both, "shop_again_care", {"care": {"action": "replay", "since": "2001-01-01"}})
     assert (
         "pipeline 'shop' has no checkpoint or savepoint from before 2001-01-01 00:00:00 UTC"
         in failure_text(early)
     )
 
-    first = run(
-        lab, both, "shop_again_care", care={"action": "replay", "since": since, "only": {"country": "fr"}}
+    lab.succeeds(
+        both, "shop_again_care", {"care": {"action": "replay", "since": since, "only": {"country": "fr"}}}
     )
-    assert first.success, failure_text(first)
-    seen = observed(lab, again)
+    seen = lab.observed(again)
     assert "totals: 0 rows the same, 0 added, 0 missing, 1 changed" in str(seen.description)
     assert read_lines(lab.folder / "again") == feed.expected_lines()
     assert read_totals(lab.folder / "again")["fr"] == (2, 5 + 200)
@@ -179,18 +144,16 @@ def test_a_day_is_replayed_from_the_nearest_snapshot_into_side_tables_again_and_
     assert before in str(seen.metadata["restore"].value).replace("%3A", ":").replace("%2F", "/")
     assert [row.what for row in lab.audited(again)] == ["forked"]
 
-    second = run(lab, both, "shop_again_care", care={"action": "replay", "since": since})
+    second = lab.run(both, "shop_again_care", {"care": {"action": "replay", "since": since}})
     assert "'shop_again' has run before, and its tables hold what it has written" in failure_text(second)
     feed.order(("bob", 3))
-    third = run(lab, both, "shop_again_care", care={"action": "replay", "since": since, "again": True})
-    assert third.success, failure_text(third)
+    lab.succeeds(both, "shop_again_care", {"care": {"action": "replay", "since": since, "again": True}})
     assert read_lines(lab.folder / "again") == feed.expected_lines()
     kept = list((lab.folder / "again" / ".set_aside").glob("*/lines"))
     assert len(kept) == 1, "the side tables of the first replay are kept"
 
-    approved = str(observed(lab, again).metadata["approved"].value)
-    adopted = run(lab, both, "shop_again_care", care={"action": "swap", "approved": approved})
-    assert adopted.success, failure_text(adopted)
+    approved = str(lab.observed(again).metadata["approved"].value)
+    lab.succeeds(both, "shop_again_care", {"care": {"action": "swap", "approved": approved}})
     assert totals_of(lab, pipeline) == read_totals(lab.folder / "again")
-    serving = run(lab, both, "shop_again_care", care={"action": "replay", "since": since, "again": True})
+    serving = lab.run(both, "shop_again_care", {"care": {"action": "replay", "since": since, "again": True}})
     assert "'shop_again' serves readers of 'shop'" in failure_text(serving)

@@ -9,9 +9,9 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline, spark_source, spark_stage
 from dagster_ckpt.dagster.names import restore_job_name
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, wired
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, shop
 from tests.tables import rows_in
 
 CHAINED = pytest.mark.parametrize("lab", [{"operator_chaining": True}], indirect=True)
@@ -24,8 +24,7 @@ def test_stages_of_a_chain_are_ops_and_one_query(lab: Lab, tmp_path: Path) -> No
     pipeline = shop(tmp_path)
     feed.customer("ann", "nl")
     feed.order(("ann", 3), ("bob", 4))
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    result = lab.succeeds(pipeline)
     assert {e.step_key for e in result.get_step_success_events()} >= {
         "orders",
         "customers",
@@ -34,25 +33,17 @@ def test_stages_of_a_chain_are_ops_and_one_query(lab: Lab, tmp_path: Path) -> No
     }
     feed.customer("bob", "be")
     feed.order(("bob", 5), ("ann", 6))
-    assert lab.run(pipeline).success
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
     saved = lab.metadata(pipeline, 2)
     assert [set(chain.stages) for chain in saved.chains] == [{"orders", "customers", "matched"}]
     assert {stage.uid for stage in saved.stages} == {"matched", "lines", "totals"}
 
     feed.order(("ann", 7))
     assert lab.run(pipeline, restore_from="chk-1").success, "back to the first, and everything again"
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)
 
-    tried = lab.run(
-        pipeline,
-        restore_job_name(pipeline.name),
-        restore_from="chk-3",
-        mode="preview",
-    )
-    assert tried.success, failure_text(tried)
+    lab.succeeds(pipeline, restore_job_name(pipeline.name), restore_from="chk-3", mode="preview")
 
 
 def fussy(folder: Path, seen: list[Any], *, fails: list[int] = [], **settings: Any) -> CheckpointedPipeline:  # noqa: B006
@@ -73,7 +64,7 @@ def fussy(folder: Path, seen: list[Any], *, fails: list[int] = [], **settings: A
     return wired("fussy", orders, doubled, sink("lines", lambda doubled: doubled, key=["number"]))
 
 
-CONFIG = {"orders": {"config": {"limit": 1}}}
+CONFIG = {"orders": {"limit": 1}}
 
 
 @CHAINED
@@ -84,19 +75,17 @@ def test_a_stage_of_a_chain_has_the_config_of_its_op_fails_the_run_and_may_leave
     pipeline = fussy(tmp_path, seen, fails=fails)
     feed.order(("ann", 3))
     feed.order(("ann", 4))
-    assert lab.run(pipeline, ops=CONFIG).success
+    lab.succeeds(pipeline, ops=CONFIG)
     assert set(seen) == {("orders", 1)}
     assert [chain.name for chain in lab.record(pipeline).chains] == ["orders -> doubled -> lines"]
     feed.order(("ann", 5))
     fails.append(1)
-    failed = lab.run(pipeline, ops=CONFIG)
-    assert "no doubling today" in failure_text(failed)
+    lab.fails(pipeline, "no doubling today", ops=CONFIG)
     fails.clear()
-    assert lab.run(pipeline, ops=CONFIG).success
+    lab.succeeds(pipeline, ops=CONFIG)
     rows = sorted((r["number"], r["amount"]) for r in rows_in(lab.tables / "lines"))
     assert rows == [(0, 6), (1, 8), (2, 10)]
     feed.order(("ann", 6))
-    parted = lab.run(fussy(tmp_path, seen, chain=False), ops=CONFIG)
-    assert parted.success, failure_text(parted)
+    lab.succeeds(fussy(tmp_path, seen, chain=False), ops=CONFIG)
     assert [chain.name for chain in lab.record(pipeline).chains] == ["doubled -> lines"]
     assert sorted(r["number"] for r in rows_in(lab.tables / "lines")) == [0, 1, 2, 3]

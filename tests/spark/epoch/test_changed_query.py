@@ -15,8 +15,8 @@ from dagster_ckpt import (
     checkpoints_asset_key,
 )
 from dagster_ckpt.cli.app import main
+from tests.lab.lab import Lab
 from tests.lab.pipelines import reads, sink, stage, wired
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
 
@@ -39,8 +39,7 @@ def counted(rows: Any) -> Any:
 
 def previewed(lab: Lab, pipeline: CheckpointedPipeline) -> str | None:
     """Why the preview job would have the restore of the first checkpoint refused; None: it would not be."""
-    done = lab.run(pipeline, job="spending_restore", restore_from="chk-1", mode="preview")
-    assert done.success, failure_text(done)
+    lab.succeeds(pipeline, job="spending_restore", restore_from="chk-1", mode="preview")
     key = checkpoints_asset_key(pipeline.name)
     [record] = lab.instance.fetch_observations(key, limit=1).records
     assert record.asset_observation is not None
@@ -76,7 +75,7 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
     lab: Lab, small_feed: Feed
 ) -> None:
     right = spending(small_feed.folder, lambda web, shop: counted(web.union(shop)))
-    assert lab.run(right).success
+    lab.succeeds(right)
     small_feed.order(("ann", 6), ("bob", 1))
     turned = spending(small_feed.folder, lambda web, shop: counted(shop.union(web)))
     other = spending(
@@ -108,8 +107,7 @@ def test_a_query_that_cannot_go_on_is_refused_in_one_sentence_and_goes_on_when_i
     assert unlooked.exit_code == 0, unlooked.output
     fine = previewed_by_command(lab, small_feed.folder, "fine", "lambda a, b: counted(a.union(b))")
     assert fine.exit_code == 0, fine.output
-    again = lab.run(right)
-    assert again.success, failure_text(again)
+    lab.succeeds(right)
     assert read_totals(lab.tables) == {"ann": (4, 22), "bob": (2, 2)}
 
 
@@ -168,13 +166,11 @@ def test_rows_that_changed_are_not_counted_again_by_the_next_stage(lab: Lab, sma
         )
 
     for counts, does in (({"amount": "sum"}, "sums"), ({"*": "count"}, "counts")):
-        failed = lab.run(counting(lambda rows, counts=counts: rows.groupBy("size").agg(counts)))
-        assert not failed.success
-        assert f"{does} rows of stage 'totals', whose output_mode='update' passes" in failure_text(failed)
-    greatest = lab.run(
-        counting(lambda rows: rows.groupBy("size").agg({"amount": "max"}).toDF("size", "amount"))
-    )
-    assert greatest.success, failure_text(greatest)
+        lab.fails(
+            counting(lambda rows, counts=counts: rows.groupBy("size").agg(counts)),
+            f"{does} rows of stage 'totals', whose output_mode='update' passes",
+        )
+    lab.succeeds(counting(lambda rows: rows.groupBy("size").agg({"amount": "max"}).toDF("size", "amount")))
 
 
 def test_rows_that_come_once_are_counted_whatever_the_output_mode(lab: Lab, small_feed: Feed) -> None:
@@ -190,5 +186,4 @@ def test_rows_that_come_once_are_counted_whatever_the_output_mode(lab: Lab, smal
         sink("counts", lambda once: once.groupBy("customer").count(), key=["customer"]),
     )
 
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)

@@ -13,8 +13,8 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt.digests import digest_bytes
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE, Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.lab.lab import WITHOUT_CAPTURE, Lab
+from tests.spark.epoch.small_pipeline import Feed, shop
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
@@ -26,10 +26,8 @@ def run(lab: Lab, feed: Feed, times: int = 1, **restore: str) -> None:
     """Run epochs, each with an order more, and compare the tables."""
     for _ in range(times):
         feed.order(("ann", 6))
-        result = lab.run(shop(feed.folder), **restore)
-        assert result.success, failure_text(result)
-        assert read_lines(lab.tables) == feed.expected_lines()
-        assert read_totals(lab.tables) == feed.expected_totals()
+        lab.succeeds(shop(feed.folder), **restore)
+        feed.check(lab.tables)
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -45,7 +43,7 @@ class Originals:
     made: list[tuple[Lab, Feed]] = field(default_factory=list)
 
     def lab(self, folder: Path, **settings: Any) -> Lab:
-        return Lab(folder, self.instance, settings)
+        return Lab(folder, settings, given_instance=self.instance)
 
     def take(self) -> tuple[Lab, Feed]:
         if not self.made or not self.made[-1][0].folder.exists():

@@ -24,7 +24,7 @@ from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
 from dagster_ckpt.spark.sink.versioned.engine import Engine
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab, failure_text
 from tests.spark.epoch.small_pipeline import CUSTOMERS, ORDERS, Feed, read_lines, read_totals, shop
 from tests.tables import rows_in
 
@@ -42,24 +42,18 @@ def refuses_totals(engine: Engine[Any], *given: Any) -> object:
     return publish(engine, *given)
 
 
-def check_tables(lab: Lab, feed: Feed) -> None:
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
-
-
 def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
     lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = shop(feed.folder)
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
-    check_tables(lab, feed)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
     assert lab.partitions(pipeline) == ["chk-000001"]
 
     feed.order(("ann", 1))
     feed.order(("zoe", 9))  # her customer record arrives an epoch later
-    assert lab.run(pipeline).success
-    check_tables(lab, feed)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
 
     feed.customer("zoe", "ch")
     with monkeypatch.context() as patched:  # a run whose rows nobody can see is no success
@@ -79,8 +73,8 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
     [check] = unseen.get_asset_check_evaluations()
     assert check.metadata["not_published"].value == late
     assert read_lines(lab.tables) == feed.expected_lines()
-    assert lab.run(pipeline).success
-    check_tables(lab, feed)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
     newest = lab.materializations(pipeline)[0]
     assert str(newest.metadata["snapshot"].value).startswith("chk-000004 · ")
     assert 0 < newest.metadata["bytes_new"].value <= newest.metadata["bytes_full"].value
@@ -89,17 +83,16 @@ def test_each_epoch_publishes_every_row_once_and_ends_with_a_checkpoint(
 @pytest.mark.nightly
 def test_a_run_with_nothing_new_changes_no_table_and_still_takes_its_checkpoint(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    assert lab.run(pipeline).success
-    check_tables(lab, feed)
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
     assert lab.partitions(pipeline) == ["chk-000001", "chk-000002"]
 
     newest = lab.materializations(pipeline)[0].metadata["location"].value
     (lab.folder / "coordinator.db").unlink()  # the store is lost; tables remember the attempts of before
     feed.order(("ann", 3))
-    result = lab.run(pipeline, restore_from=str(newest))
-    assert result.success, failure_text(result)
-    check_tables(lab, feed)
+    lab.succeeds(pipeline, restore_from=str(newest))
+    feed.check(lab.tables)
 
 
 @pytest.mark.nightly
@@ -107,11 +100,10 @@ def test_the_pipelines_own_checkpoint_given_as_a_relative_path_is_its_own_and_re
     lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     folder = lab.record(pipeline).completed[0].location.folder
     monkeypatch.chdir(lab.folder)
-    result = lab.run(pipeline, restore_from=f"work/../checkpoints/{folder}")
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, restore_from=f"work/../checkpoints/{folder}")
     first, second = lab.record(pipeline).completed
     assert (first.checkpoint_id, second.checkpoint_id) == (1, 2)
     assert not first.properties.unclaimed, "it was taken for a stranger's"
@@ -123,18 +115,17 @@ def test_a_run_that_failed_after_a_restore_from_a_relative_path_is_tried_again_f
     lab: Lab, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     folder = lab.record(pipeline).completed[0].location.folder
     shutil.copytree(lab.folder / "checkpoints", tmp_path / "copied")
     totals = replace(pipeline.stages[StageUid("totals")], fn=breaks)
     broken = replace(pipeline, stages={**pipeline.stages, totals.uid: totals})
     monkeypatch.chdir(tmp_path)
-    assert not lab.run(broken, restore_from=f"copied/{folder}").success
+    lab.fails(broken, restore_from=f"copied/{folder}")
     monkeypatch.chdir(lab.folder)
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     assert lab.record(pipeline).completed[0].location.uri == f"file://{tmp_path}/copied/{folder}"
-    check_tables(lab, feed)
+    feed.check(lab.tables)
 
 
 def test_a_clean_working_directory_is_adopted_and_an_explicit_restore_builds_a_new_one(
@@ -145,9 +136,9 @@ def test_a_clean_working_directory_is_adopted_and_an_explicit_restore_builds_a_n
     lab.run(pipeline)
     adopted = lab.record(pipeline).working_directory
     assert adopted.endswith("attempt-1")
-    assert lab.run(pipeline, restore_from="chk-2").success
+    lab.succeeds(pipeline, restore_from="chk-2")
     assert lab.record(pipeline).working_directory.endswith("attempt-3")
-    check_tables(lab, feed)
+    feed.check(lab.tables)
 
 
 def test_going_back_to_an_older_checkpoint_takes_later_rows_away_and_replays_them_once(
@@ -160,12 +151,11 @@ def test_going_back_to_an_older_checkpoint_takes_later_rows_away_and_replays_the
     lab.run(pipeline)
     feed.order(("bob", 1000))
     lab.run(pipeline)
-    check_tables(lab, feed)
+    feed.check(lab.tables)
     loaded = load_table(pipeline, "totals", coordinator=lab.coordinator, as_of="chk-1").to_arrow()
     assert {row.pop("country"): tuple(row.values()) for row in loaded.to_pylist()} == early
-    result = lab.run(pipeline, restore_from="chk-1")
-    assert result.success, failure_text(result)
-    check_tables(lab, feed)
+    lab.succeeds(pipeline, restore_from="chk-1")
+    feed.check(lab.tables)
 
 
 @pytest.mark.nightly
@@ -174,54 +164,48 @@ def test_going_back_to_before_files_that_are_gone_is_refused_unless_their_rows_a
 ) -> None:
     """Their rows were set aside, Spark passed over the files, and the run succeeded without them."""
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     feed.order(("ann", 3))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     newest = max((feed.folder / "orders").glob("*.json"))
     newest.unlink()
-    refused = lab.run(pipeline, restore_from="chk-1")
-    assert f" after it, first {newest} is gone" in failure_text(refused)
-    check_tables(lab, feed)
-    result = lab.run(pipeline, restore_from="chk-1", allow_missing_files=True)
-    assert result.success, failure_text(result)
+    lab.fails(pipeline, f" after it, first {newest} is gone", restore_from="chk-1")
+    feed.check(lab.tables)
+    lab.succeeds(pipeline, restore_from="chk-1", allow_missing_files=True)
     feed.orders.pop()
-    check_tables(lab, feed)
+    feed.check(lab.tables)
 
 
 def test_starting_without_state_empties_the_tables_first(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     lab.run(pipeline)
-    assert lab.run(pipeline, restore_from="none").success
-    check_tables(lab, feed)
+    lab.succeeds(pipeline, restore_from="none")
+    feed.check(lab.tables)
 
 
 def test_a_savepoint_restores_without_the_coordinator_store_and_into_a_fork(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
     lab.run(pipeline)
-    taken = lab.run(pipeline, job="shop_savepoint", ops={"savepoint": {"config": {"name": "before"}}})
-    assert taken.success, failure_text(taken)
+    lab.succeeds(pipeline, job="shop_savepoint", ops={"savepoint": {"name": "before"}})
     location = lab.materializations(pipeline)[0].metadata["location"].value
     assert lab.materializations(pipeline)[0].metadata["name"].value == "before"
 
     feed.order(("ann", 50))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     fork_tables = lab.folder / "fork"
     fork = pipeline.fork("shop_fork", table_dir=str(fork_tables))
     totals = replace(fork.stages[StageUid("totals")], fn=breaks)
     broken = replace(fork, stages={**fork.stages, totals.uid: totals})
-    assert not lab.run(broken, restore_from=str(location), fork=True).success
-    result = lab.run(fork)  # tried again by its store alone
-    assert result.success, failure_text(result)
+    lab.fails(broken, restore_from=str(location), fork=True)
+    lab.succeeds(fork)  # tried again by its store alone
     feed.order(("bob", 60))
     newest = lab.record(pipeline).completed[-1].location.uri
-    again = lab.run(fork, restore_from=newest, fork=True)
-    assert "has rows already: give the fork a table of its own" in failure_text(again)
+    lab.fails(fork, "has rows already: give the fork a table of its own", restore_from=newest, fork=True)
     # Its next run went on from the refused snapshot: a state that had read rows which its own table does not have.
     for one in (fork, pipeline):
-        assert lab.run(one).success
-    assert read_lines(fork_tables) == feed.expected_lines()
-    assert read_totals(fork_tables) == feed.expected_totals()
-    check_tables(lab, feed)
+        lab.succeeds(one)
+    feed.check(fork_tables)
+    feed.check(lab.tables)
 
 
 def at_start(mine: sinks.PipelineSinks) -> SinksAtStart:
@@ -257,24 +241,26 @@ def test_rows_do_not_leave_the_table_of_a_sink_that_was_renamed_without_its_old_
     """All of them passed for newer than the restore point, and reading went on behind them: the run succeeded."""
     pipeline = shop(feed.folder)
     for _ in range(2):
-        result = lab.run(pipeline)
-        assert result.success, failure_text(result)
+        lab.succeeds(pipeline)
     renamed = lines_as(pipeline, "rows")
-    refused = lab.run(renamed, restore_from="chk-2", allow_non_restored_state=True)
-    assert "name the old one (previous_uids=['lines'])" in failure_text(refused)
+    lab.fails(
+        renamed,
+        "name the old one (previous_uids=['lines'])",
+        restore_from="chk-2",
+        allow_non_restored_state=True,
+    )
     assert read_lines(lab.tables) == feed.expected_lines()
     named = lines_as(pipeline, "rows", previous_uids=(StageUid("lines"),))
     feed.order(("bob", 8))
-    result = lab.run(named)
-    assert result.success, failure_text(result)
-    check_tables(lab, feed)
+    lab.succeeds(named)
+    feed.check(lab.tables)
 
 
 @pytest.mark.nightly
 def test_a_pipeline_that_says_its_former_name_goes_on_from_a_snapshot_of_that(lab: Lab, feed: Feed) -> None:
     old = shop(feed.folder, num_retained=2)
     for _ in range(2):
-        assert lab.run(old).success
+        lab.succeeds(old)
     first, second = (one.location.uri for one in lab.record(old).completed)
     stranger = replace(old, name=PipelineId("store"))
     new = replace(stranger, previous_names=(old.name,))
@@ -288,17 +274,16 @@ def test_a_pipeline_that_says_its_former_name_goes_on_from_a_snapshot_of_that(la
             f"restore_from the newest snapshot of 'shop', by its URI (the newest snapshot found is {second}",
         ),
     ):
-        refused = lab.run(pipeline, **restore)
-        assert said in failure_text(refused), failure_text(refused)
+        lab.fails(pipeline, said, **restore)
     result = lab.run(new, restore_from=second)
     assert result.success, failure_text(result)
-    check_tables(lab, feed)
-    assert "belongs to another history" in failure_text(lab.run(old))
+    feed.check(lab.tables)
+    lab.fails(old, "belongs to another history")
     feed.order(("ann", 9))
     for restore in ({}, {"restore_from": first}):
         result = lab.run(new, **restore)
         assert result.success, failure_text(result)
-        check_tables(lab, feed)
+        feed.check(lab.tables)
 
 
 def test_sinks_that_exchange_their_tables_are_refused(lab: Lab, feed: Feed) -> None:
@@ -334,17 +319,17 @@ def test_sinks_that_exchange_their_tables_are_refused(lab: Lab, feed: Feed) -> N
     for _ in range(3):
         feed.order(("ann", 1))
     right = names("customers", "orders")
-    assert lab.run(right).success
+    lab.succeeds(right)
     feed.customer("eve", "fr")
     for more in ({}, {"restore_from": "chk-1"}):
-        refused = lab.run(names("orders", "customers"), **more)
-        assert "and there are the rows of sink 'listed': its own would pass for published" in failure_text(
-            refused
+        lab.fails(
+            names("orders", "customers"),
+            "and there are the rows of sink 'listed': its own would pass for published",
+            **more,
         )
     alone = lab.run(names("orders"), allow_non_restored_state=True)
     assert "and there are the rows of sink 'ordered'" in failure_text(alone), "also of one that is gone"
-    result = lab.run(right)
-    assert result.success, failure_text(result)
+    lab.succeeds(right)
     found = sorted(row["customer"] for row in rows_in(lab.tables / "customers"))
     assert found == ["ann", "bob", "eve"]
 
@@ -363,8 +348,7 @@ def test_starting_without_state_on_tables_that_keep_their_rows_publishes_all_of_
     lab: Lab, feed: Feed
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    again = lab.run(pipeline, restore_from="none", roll_back_tables=False)
-    assert again.success, failure_text(again)
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline, restore_from="none", roll_back_tables=False)
     assert read_lines(lab.tables) == feed.expected_lines() + feed.expected_lines()
     assert read_totals(lab.tables) == feed.expected_totals()

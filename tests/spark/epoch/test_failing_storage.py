@@ -9,9 +9,9 @@ import pytest
 
 from dagster_ckpt import Unavailable, checkpoints_asset_key
 from dagster_ckpt.testing.faults import Operation
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab, failure_text
 from tests.spark.epoch.faulty import FAILURES, FaultyCoordinatorResource
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, read_lines, shop
 
 
 @pytest.fixture
@@ -31,8 +31,7 @@ def test_a_passing_storage_error_retries_the_op_and_the_checkpoint_completes(
 ) -> None:
     pipeline = shop(small_feed.folder)
     FAILURES.arm(Operation.CREATE, Unavailable("the disk is busy"), matching="*/matched/*", times=1)
-    result = faulty.run(pipeline)
-    assert result.success, failure_text(result)
+    result = faulty.succeeds(pipeline)
     assert retries(result) == ["matched"]
     assert faulty.partitions(pipeline) == ["chk-000001"]
     assert read_lines(faulty.tables) == small_feed.expected_lines()
@@ -60,18 +59,16 @@ def test_a_run_without_its_checkpoint_fails_unless_told_else_and_the_next_epoch_
 
     FAILURES.disarm()
     small_feed.order(("ann", 7))
-    again = faulty.run(pipeline)
-    assert again.success, failure_text(again)
+    faulty.succeeds(pipeline)
     directory = faulty.record(pipeline).working_directory
     assert not tolerates or directory.endswith("attempt-1"), "adopted: no data is chased"
-    assert read_lines(faulty.tables) == small_feed.expected_lines()
-    assert read_totals(faulty.tables) == small_feed.expected_totals()
+    small_feed.check(faulty.tables)
 
 
 def test_metadata_that_cannot_be_written_leaves_no_checkpoint_behind(faulty: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
     FAILURES.arm(Operation.CREATE, Unavailable("gone"), matching="*/_metadata", times=1000)
-    assert not faulty.run(pipeline).success
+    faulty.fails(pipeline)
     assert faulty.partitions(pipeline) == []
     assert faulty.record(pipeline).failed[-1].reason == "FINALIZE_CHECKPOINT_FAILURE"
 
@@ -80,9 +77,7 @@ def test_metadata_that_cannot_be_written_leaves_no_checkpoint_behind(faulty: Lab
 def test_more_failures_than_tolerated_fail_the_run(faulty: Lab, small_feed: Feed) -> None:
     pipeline = shop(small_feed.folder)
     FAILURES.arm(Operation.CREATE, Unavailable("disk full"), matching="*/matched/*", times=1000)
-    result = faulty.run(pipeline)
-    assert not result.success
-    assert "disk full" in failure_text(result)
+    faulty.fails(pipeline, "disk full")
 
 
 @pytest.mark.nightly
@@ -97,12 +92,9 @@ def test_failures_of_no_stage_count_as_those_of_one_do(
     pipeline = shop(small_feed.folder)
     FAILURES.arm(operation, Unavailable("disk full"), matching=where, times=1000)
     assert faulty.run(pipeline).success, "one is tolerated"
-    result = faulty.run(pipeline)
-    assert not result.success
-    assert "disk full" in failure_text(result)
+    faulty.fails(pipeline, "disk full")
     FAILURES.disarm()
-    again = faulty.run(pipeline)
-    assert again.success, failure_text(again)
+    faulty.succeeds(pipeline)
     assert read_lines(faulty.tables) == small_feed.expected_lines()
 
 
@@ -110,7 +102,4 @@ def test_storage_that_can_never_be_written_is_told_before_anything_runs(lab: Lab
     pipeline = shop(small_feed.folder)
     lab.folder.mkdir(parents=True)
     (lab.folder / "checkpoints").write_text("a file where the folder should be")
-    result = lab.run(pipeline)
-    assert not result.success
-    assert str(lab.folder / "checkpoints") in failure_text(result)
-    assert "name another" in failure_text(result)
+    lab.fails(pipeline, str(lab.folder / "checkpoints"), "name another")

@@ -20,9 +20,9 @@ from dagster_ckpt import (
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.operations.restores.preview import preview_restore
+from tests.lab.lab import Lab, failure_text
 from tests.lab.pipelines import wired
 from tests.root import ROOT
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.hooked import Diary, hooked
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
@@ -49,13 +49,11 @@ def test_the_state_of_a_hook_goes_from_run_to_run_into_savepoints_and_forks(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
     pipeline = hooked(tmp_path)
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
+    lab.succeeds(pipeline)
     assert diary.read() == [["reset"], ["source", 0], ["trigger", 1], ["complete", 1], ["close"]]
     diary.clear()
     numbers.put(5)
-    second = lab.run(pipeline)
-    assert second.success, failure_text(second)
+    lab.succeeds(pipeline)
     heard = diary.read()
     assert heard[0] == ["restore", 1, 1]
     assert ["source", 1] in heard, "a stage finds the hook in context.hooks"
@@ -66,8 +64,7 @@ def test_the_state_of_a_hook_goes_from_run_to_run_into_savepoints_and_forks(
     assert lab.metadata(pipeline, 2).master_states.keys() == {"ledger"}
     diary.clear()
     target = str(tmp_path / "savepoints")
-    saved = lab.run(pipeline, "hooked_savepoint", ops={"savepoint": {"config": {"target": target}}})
-    assert saved.success, failure_text(saved)
+    lab.succeeds(pipeline, "hooked_savepoint", ops={"savepoint": {"target": target}})
     heard = diary.read()
     assert heard[0] == ["restore", 2, 2]
     assert heard[-2:] == [["trigger", 3], ["close"]], (
@@ -75,8 +72,7 @@ def test_the_state_of_a_hook_goes_from_run_to_run_into_savepoints_and_forks(
     )
     diary.clear()
     fork = pipeline.fork("forked", table_dir=str(tmp_path / "fork"))
-    forked = lab.run(fork, restore_from=lab.record(pipeline).savepoints[0].location.uri, fork=True)
-    assert forked.success, failure_text(forked)
+    lab.succeeds(fork, restore_from=lab.record(pipeline).savepoints[0].location.uri, fork=True)
     heard = diary.read()
     assert heard[0] == ["restore", 3, 3]
     assert heard[-3:] == [["trigger", 4], ["complete", 4], ["close"]]
@@ -98,8 +94,7 @@ def test_a_hook_that_fails_or_hangs_costs_the_run_its_checkpoint_only(
         assert "'ledger'" in failed.message
         assert why in failed.message
     assert read_rows(lab.tables) == {}
-    again = lab.run(pipeline)
-    assert again.success, failure_text(again)
+    lab.succeeds(pipeline)
     assert read_rows(lab.tables) == all_rows(numbers)
 
 
@@ -107,23 +102,20 @@ def test_a_hook_that_fails_or_hangs_costs_the_run_its_checkpoint_only(
 def test_the_state_of_a_hook_that_is_gone_is_dropped_only_on_request_and_previews_say_so(
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
-    assert lab.run(hooked(tmp_path)).success
+    lab.succeeds(hooked(tmp_path))
     without = hooked(tmp_path, with_hook=False)
     found = preview(lab, without.hook_uids)
     assert [(h.uid, h.fate) for h in found.hooks] == [("ledger", "dropped")]
     (refusal,) = found.refusals
     assert "hook 'ledger'" in refusal
-    refused = lab.run(without)
-    assert not refused.success
-    assert refusal in failure_text(refused)
+    lab.fails(without, refusal)
     assert [(h.uid, h.fate) for h in preview(lab, ("other", "ledger")).hooks] == [
         ("ledger", "restored"),
         ("other", "new"),
     ]
     assert preview(lab, (), allow_non_restored_state=True).is_possible
-    allowed = lab.run(without, allow_non_restored_state=True)
-    assert allowed.success, failure_text(allowed)
-    assert lab.run(without).success
+    lab.succeeds(without, allow_non_restored_state=True)
+    lab.succeeds(without)
 
 
 def preview(lab: Lab, hooks: tuple[str, ...], **options: Any) -> Any:
@@ -160,7 +152,7 @@ def test_a_run_killed_within_a_hook_is_made_good_and_its_completion_is_told_agai
     lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
     pipeline = hooked(tmp_path)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     diary.clear()
     numbers.put(5)
     diary.say("die")
@@ -175,8 +167,7 @@ def test_a_run_killed_within_a_hook_is_made_good_and_its_completion_is_told_agai
     assert ["aborted", taken - 1] in diary.read(), "what the first kill left pending"
     diary.clear()
     diary.say("")
-    again = lab.run(pipeline, concurrent_runs="take_over")
-    assert again.success, failure_text(again)
+    lab.succeeds(pipeline, concurrent_runs="take_over")
     heard = [entry for entry in diary.read() if entry[0] != "source"]
     assert heard == [
         ["restore", taken, 2],

@@ -16,9 +16,9 @@ from dagster_ckpt.operations.restores.preview import preview_restore
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+from tests.lab.lab import Lab, failure_text
 from tests.removal import remove_tree
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, read_lines, shop
 from tests.spark.epoch.test_kill import kill_a_run_when
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
@@ -42,8 +42,7 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
     for who, country in (("bob", "de"), ("eve", "it"), ("kim", "kr")):
         if (lab.folder / "work").exists():
             remove_tree(lab.folder / "work")
-        result = lab.run(pipeline)
-        assert result.success, failure_text(result)
+        lab.succeeds(pipeline)
         feed.customer(who, country)
         feed.order((who, 50), ("ann", 1))
     assert not (lab.folder / "checkpoints").exists()
@@ -52,10 +51,8 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
         "store://checkpoints/shop/chk-2",
         "store://checkpoints/shop/chk-3",
     ]
-    result = lab.run(pipeline, restore_from="store://checkpoints/shop/chk-2")
-    assert result.success, failure_text(result)
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(pipeline, restore_from="store://checkpoints/shop/chk-2")
+    feed.check(lab.tables)
 
     deployment = lab.coordinator.deployment(pipeline)
     there = {o.key.split("/")[1] for o in deployment.storage.list("shop")}
@@ -73,8 +70,7 @@ def test_a_pipeline_lives_from_its_store_alone_and_older_checkpoints_leave_it(la
     for path in (lab.folder / "work", lab.folder / "coordinator.db"):
         remove_tree(path) if path.is_dir() else path.unlink()
     feed.order(("kim", 9))
-    result = lab.run(pipeline, restore_from=copy.uri)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, restore_from=copy.uri)
     assert read_lines(lab.tables) == feed.expected_lines()
 
 
@@ -89,8 +85,7 @@ def test_state_the_store_is_not_to_hold_is_declined_with_the_way_out_which_works
 ) -> None:
     monkeypatch.setattr(config, "STORE_LIMITS", StoreLimits(per_object=5 * 1024**2, per_checkpoint=8 * 1024))
     pipeline = shop(feed.folder)
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     record = lab.record(pipeline)
     assert record.completed == ()
     assert record.failed[-1].reason == "CHECKPOINT_DECLINED"
@@ -103,11 +98,9 @@ def test_state_the_store_is_not_to_hold_is_declined_with_the_way_out_which_works
     assert "does not fit into the coordinator store" in failure_text(failed)
 
     lab.settings = {"checkpoint_dir": str(lab.folder / "elsewhere")}
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     assert (lab.folder / "elsewhere/shop").is_dir()
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)
 
 
 @pytest.mark.nightly
@@ -118,8 +111,7 @@ def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind
     for kind in ("filesystem", "store", "filesystem"):
         pipeline = shop(feed.folder, checkpoint_storage=kind)
         feed.order(("ann", 1))
-        result = lab.run(pipeline)
-        assert result.success, failure_text(result)
+        lab.succeeds(pipeline)
         remove_tree(lab.folder / "work")
     rows = list(lab.coordinator.open_storage("store://checkpoints").list(""))
     assert rows == []
@@ -133,13 +125,13 @@ def test_a_pipeline_moves_into_the_store_and_out_again_and_leaves_nothing_behind
 @pytest.mark.parametrize("lab", [IN_STORE], indirect=True)
 def test_a_savepoint_goes_to_a_folder_and_never_into_the_store(lab: Lab, feed: Feed) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    taken = lab.run(pipeline, job="shop_savepoint")
-    assert taken.success, failure_text(taken)
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline, job="shop_savepoint")
     assert lab.record(pipeline).savepoints[0].location.base_uri == f"file://{lab.folder}/savepoints"
-    ops = {"savepoint": {"config": {"target": "store://savepoints"}}}
-    refused = lab.run(pipeline, job="shop_savepoint", ops=ops)
-    assert "a savepoint is yours to keep and needs a folder or bucket" in failure_text(refused)
+    ops = {"savepoint": {"target": "store://savepoints"}}
+    lab.fails(
+        pipeline, "a savepoint is yours to keep and needs a folder or bucket", job="shop_savepoint", ops=ops
+    )
 
 
 # What an aborted checkpoint uploaded for sharing goes when a newer one is the oldest that is retained.
@@ -149,14 +141,12 @@ def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
     lab: Lab, feed: Feed, tmp_path: Path
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     rows = lab.coordinator.open_storage("store://checkpoints")
     feed.customer("bob", "de")
     kill_a_run_when(tmp_path, lambda: any(rows.list("shop/shared/matched/2")), "the upload", "store")
     assert lab.record(pipeline).pending[0].checkpoint_id == 2
-    result = lab.run(pipeline, concurrent_runs="take_over")
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, concurrent_runs="take_over")
     assert not [stored for uid in pipeline.stages for stored in rows.list(f"shop/shared/{uid}/2")]
     assert not list(rows.list("shop/chk-2"))
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)

@@ -11,8 +11,8 @@ from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.spark.source.positions import source_positions
 from tests.adapters.servers import KafkaBroker
 from tests.ext.kafka.topics import Topic, rows_in
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, wired
-from tests.spark.epoch.conftest import Lab, failure_text
 
 
 def position(lab: Lab, topic: Topic, checkpoint: int) -> dict[str, int]:
@@ -27,8 +27,7 @@ def test_each_committed_record_is_read_once_while_partitions_are_added_and_the_p
     topic = Topic(kafka_for_spark.address, "grows", 2)
     topic.put(0, 0, 1)
     topic.put(0, 1, aborted=True)
-    first = lab.run(topic.pipeline())
-    assert first.success, failure_text(first)
+    lab.succeeds(topic.pipeline())
     assert rows_in(lab.tables) == topic.rows
     shown = lab.materializations(topic.pipeline())[0].metadata
     assert shown["lag"].value == 0
@@ -36,12 +35,11 @@ def test_each_committed_record_is_read_once_while_partitions_are_added_and_the_p
     topic.grow(3)
     topic.put(0, 2, 2, transaction=True)
     topic.put(2, aborted=True)
-    assert lab.run(topic.pipeline()).success
+    lab.succeeds(topic.pipeline())
     assert rows_in(lab.tables) == topic.rows
     assert set(position(lab, topic, 1)) == {"0", "1"}
     assert set(position(lab, topic, 2)) == {"0", "1", "2"}
-    again = lab.run(topic.pipeline(), restore_from="chk-000001")
-    assert again.success, failure_text(again)
+    lab.succeeds(topic.pipeline(), restore_from="chk-000001")
     assert rows_in(lab.tables) == topic.rows
 
 
@@ -51,16 +49,16 @@ def test_records_that_expired_under_a_snapshot_are_named_before_anything_starts(
 ) -> None:
     topic = Topic(kafka_for_spark.address, "expires", 2)
     topic.put(0, 0, 1)
-    assert lab.run(topic.pipeline()).success
+    lab.succeeds(topic.pipeline())
     topic.put(0, 0, 1)
-    assert lab.run(topic.pipeline()).success
+    lab.succeeds(topic.pipeline())
     assert position(lab, topic, 1) == {"0": 2, "1": 1}
     topic.expire(0, 3)
-    refused = lab.run(topic.pipeline(), restore_from="chk-000001")
-    assert not refused.success
-    assert (
-        "source orders cannot read on: offset 2 of partition 0 of topic expires (the earliest there is 3) is gone in "
-        f"kafka://{kafka_for_spark.address}" in failure_text(refused)
+    lab.fails(
+        topic.pipeline(),
+        "source orders cannot read on: offset 2 of partition 0 of topic expires (the earliest there is 3) is gone "
+        f"in kafka://{kafka_for_spark.address}",
+        restore_from="chk-000001",
     )
     assert rows_in(lab.tables) == topic.rows, "nothing was taken back"
     assert lab.record(topic.pipeline()).epoch == 2, "nothing was claimed"
@@ -68,10 +66,8 @@ def test_records_that_expired_under_a_snapshot_are_named_before_anything_starts(
     topic.put(0, 0)
     lost = [row for row in topic.rows if row[1:] == (0, 4)]
     topic.expire(0, 5)
-    idle = lab.run(topic.pipeline())
-    assert "offset 4 of partition 0 of topic expires (the earliest there is 5) is gone" in failure_text(idle)
-    lossy = lab.run(topic.pipeline(strict=False))
-    assert lossy.success, failure_text(lossy)
+    lab.fails(topic.pipeline(), "offset 4 of partition 0 of topic expires (the earliest there is 5) is gone")
+    lab.succeeds(topic.pipeline(strict=False))
     assert rows_in(lab.tables) == topic.rows - Counter(lost)
 
 
@@ -81,22 +77,20 @@ def test_a_topic_that_was_made_again_is_refused_however_far_it_has_grown(
     """Offsets go on in it as if nothing were missing, and its first records were never read."""
     topic = Topic(kafka_for_spark.address, "begun_again", 1)
     topic.put(0, 0)
-    assert lab.run(topic.pipeline()).success
+    lab.succeeds(topic.pipeline())
     shown = rows_in(lab.tables)
     assert shown == topic.rows
     topic.make_again(1)
     topic.put(0, 0, 0)
     for chosen in ({}, {"restore_from": "chk-000001"}):
-        refused = lab.run(topic.pipeline(), **chosen)
-        assert not refused.success
-        assert "cannot read on: topic begun_again (it was made again: its id was" in failure_text(refused)
+        lab.fails(
+            topic.pipeline(), "cannot read on: topic begun_again (it was made again: its id was", **chosen
+        )
     assert rows_in(lab.tables) == shown
-    copied = lab.run(topic.pipeline(strict=False))
-    assert copied.success, failure_text(copied)
+    lab.succeeds(topic.pipeline(strict=False))
     assert rows_in(lab.tables) == shown + Counter(row for row in topic.rows if row[2] == 2)
     topic.put(0)
-    again = lab.run(topic.pipeline())
-    assert again.success, failure_text(again)
+    lab.succeeds(topic.pipeline())
 
 
 @pytest.mark.nightly
@@ -119,12 +113,11 @@ def test_topics_of_one_query_in_another_order_are_refused(lab: Lab, kafka_for_sp
             sink("rows", lambda orders: orders),
         )
 
-    assert lab.run(both(*topics)).success
+    lab.succeeds(both(*topics))
     topics[0].put(0)
-    refused = lab.run(both(*reversed(topics)))
-    assert not refused.success
-    assert "the order of its sources was kafka[first], kafka[second] and is kafka[second]," in failure_text(
-        refused
+    lab.fails(
+        both(*reversed(topics)),
+        "the order of its sources was kafka[first], kafka[second] and is kafka[second],",
     )
-    assert lab.run(both(*topics)).success
+    lab.succeeds(both(*topics))
     assert rows_in(lab.tables) == topics[0].rows + topics[1].rows

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from tests.lab.lab import Lab
 from tests.progress import Sampled, wait_until, work_of
 from tests.root import ROOT
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, shop
 from tests.sweeps import third
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
@@ -51,18 +51,15 @@ def test_a_run_killed_at_one_point_after_the_other_is_made_good_by_the_next_one(
     pipeline = shop(feed.folder)
     feed.customer("ann", "fr")
     feed.order(*[("ann", n) for n in range(20)])
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
+    lab.succeeds(pipeline)
     feed.customer("bob", "de")
     for point in third(POINTS):
         for _ in range(6 if point.times > 1 else 2):  # two to a batch
             feed.order(("ann", 3), ("bob", 4))
         _run_and_kill(point, tmp_path, lab, lab.record(pipeline))
 
-    again = lab.run(pipeline)
-    assert again.success, failure_text(again)
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
 
 
 @pytest.mark.nightly
@@ -72,8 +69,7 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
     engine = tmp_path / "engine"
     feed.customer("ann", "fr")
     feed.order(*[("ann", n) for n in range(20)])
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
+    lab.succeeds(pipeline)
     points = third((POINTS[0], POINTS[-1]))
     for point in points:
         for _ in range(6 if point.times > 1 else 2):
@@ -86,10 +82,8 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
         "the engines end with the runs that used them",
     )
 
-    again = lab.run(pipeline)
-    assert again.success, failure_text(again)
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
 
 
 def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord, *options: str) -> None:

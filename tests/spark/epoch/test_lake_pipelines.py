@@ -17,7 +17,7 @@ from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.target import IcebergTable
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab
 from tests.spark.epoch.small_pipeline import Feed, breakable, shop
 
 
@@ -87,15 +87,13 @@ def test_tables_follow_checkpoints_and_restores(lab: Lab, feed: Feed, name: str)
         assert {country: (orders, amount) for country, orders, amount in totals} == feed.expected_totals()
         assert len(totals) == len(feed.expected_totals())
 
-    first = lab.run(pipeline)
-    assert first.success, failure_text(first)
+    lab.succeeds(pipeline)
     check()
     feed.order(("ann", 1), ("bob", 2))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     check()
     feed.order(("ann", 3))
-    again = lab.run(pipeline, restore_from="chk-1")
-    assert again.success, failure_text(again)
+    lab.succeeds(pipeline, restore_from="chk-1")
     check()
     assert kind.later(lab.tables) == [4], "what was published later is kept"
 
@@ -116,14 +114,11 @@ def test_the_first_checkpoint_is_not_restored_into_another_table(lab: Lab, feed:
         replace(pipeline, stages={**pipeline.stages, lines.uid: replace(lines, to=to)})
         for to in RENAMED[name]
     )
-    first = lab.run(mine)
-    assert first.success, failure_text(first)
+    lab.succeeds(mine)
     epoch = lab.record(mine).epoch
     for rolls_back in (True, False):
-        refused = lab.run(renamed, restore_from="chk-1", roll_back_tables=rolls_back)
-        assert not refused.success
-        assert "they are in" in failure_text(refused), failure_text(refused)
-        assert "Go on with that table" in failure_text(refused)
-    kept = lab.run(mine, restore_from="chk-1", roll_back_tables=False)
-    assert kept.success, failure_text(kept)
+        lab.fails(
+            renamed, "they are in", "Go on with that table", restore_from="chk-1", roll_back_tables=rolls_back
+        )
+    lab.succeeds(mine, restore_from="chk-1", roll_back_tables=False)
     assert lab.record(mine).epoch > epoch

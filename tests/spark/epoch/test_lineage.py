@@ -8,9 +8,9 @@ from pathlib import Path
 
 import dagster as dg
 
+from tests.lab.lab import Lab
 from tests.removal import remove_tree
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, read_lines, shop
 
 STORE = "coordinator.db*"
 
@@ -29,16 +29,11 @@ def put_back(lab: Lab, backup: Path, part: str) -> None:
         shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
 
 
-def check(lab: Lab, feed: Feed) -> None:
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
-
-
 def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows(
     lab: Lab, feed: Feed, tmp_path: Path
 ) -> None:
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     lines = lab.instance.fetch_materializations(dg.AssetKey(["shop", "lines"]), limit=9).records
     assert [
         r.asset_materialization.metadata["rows_added"].value for r in lines if r.asset_materialization
@@ -46,27 +41,23 @@ def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows
     assert list(lab.folder.glob(STORE)), sorted(path.name for path in lab.folder.iterdir())
     first = kept(lab, tmp_path / "first")
     feed.order(("ann", 11))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
 
     put_back(lab, first, "work")  # it says clean, and is as an earlier run left it
     feed.order(("bob", 13))
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
-    check(lab, feed)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)
 
     put_back(lab, first, STORE)
     feed.order(("ann", 17))
     shown = read_lines(lab.tables)
-    refused = lab.run(pipeline)
-    assert not refused.success
-    said = failure_text(refused)
+    said = lab.fails(pipeline)
     assert "the coordinator store is behind" in said
     assert read_lines(lab.tables) == shown
     newest = re.search(r"the newest snapshot found is (\S+)\)", said)
     assert newest is not None
-    chosen = lab.run(pipeline, restore_from=newest[1])
-    assert chosen.success, failure_text(chosen)
-    check(lab, feed)
+    lab.succeeds(pipeline, restore_from=newest[1])
+    feed.check(lab.tables)
     lines = lab.instance.fetch_materializations(dg.AssetKey(["shop", "lines"]), limit=9).records
     versions = [
         r.asset_materialization.tags["dagster/data_version"] for r in lines if r.asset_materialization
@@ -77,12 +68,10 @@ def test_a_deployment_of_which_parts_are_put_back_or_lost_never_shows_wrong_rows
 
     for path in lab.folder.glob(STORE):
         path.unlink()
-    lost = lab.run(pipeline)
-    assert "has no record of pipeline 'shop'" in failure_text(lost)
-    check(lab, feed)
-    again = lab.run(pipeline, restore_from="none")
-    assert again.success, failure_text(again)
-    check(lab, feed)
+    lab.fails(pipeline, "has no record of pipeline 'shop'")
+    feed.check(lab.tables)
+    lab.succeeds(pipeline, restore_from="none")
+    feed.check(lab.tables)
     feed.order(("bob", 19))
-    assert lab.run(pipeline).success
-    check(lab, feed)
+    lab.succeeds(pipeline)
+    feed.check(lab.tables)

@@ -17,9 +17,9 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+from tests.lab.lab import Lab
 from tests.needs import needs
 from tests.records import stored_record
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.multiprocess_job import BROKEN, ENGINE, epoch_job, streaming_job
 from tests.spark.epoch.small_pipeline import Feed, shop
 from tests.tables import rows_in
@@ -121,8 +121,7 @@ def test_a_step_that_does_not_see_the_runs_working_directory_makes_none(
         run_stage(attempt, *given)
 
     monkeypatch.setattr(PipelineAttempt, "run_stage", in_another_container)
-    result = lab.run(pipeline)
-    assert "Give work_dir a folder that all processes of a run share" in failure_text(result)
+    lab.fails(pipeline, "Give work_dir a folder that all processes of a run share")
     assert not (lab.folder / "work" / "shop").exists()
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointedPipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint
+from tests.lab.lab import Lab
 from tests.lab.pipelines import reads, sink, stage, wired
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.streaming.lab import stream_lab, until
+from tests.lab.streams import until
 from tests.tables import rows_in
 
 PEOPLE = [("ann", "fr"), ("bob", "de")]
@@ -175,22 +174,20 @@ def test_ordinary_pipelines_run_as_epochs(lab: Lab, tmp_path: Path) -> None:
     pipeline = visiting(tmp_path / "visits", calls.append)
     for visits in (CLOSED[:3], CLOSED[3:], VISITS[-1:]):
         put(tmp_path / "visits", *visits)
-        done = lab.run(pipeline)
-        assert done.success, failure_text(done)
+        lab.succeeds(pipeline)
     assert shown(lab.tables) == EXPECTED
     assert grown(calls) == {"ann": 4, "bob": 2}
 
 
-def test_ordinary_pipelines_run_as_a_stream(tmp_path: Path, spark: SparkSession) -> None:
+def test_ordinary_pipelines_run_as_a_stream(lab: Lab, tmp_path: Path) -> None:
     calls: list[tuple[Any, ...]] = []
     put(tmp_path / "visits", *CLOSED)
-    with stream_lab(tmp_path / "lab", spark) as lab:
-        stream = lab.start(visiting(tmp_path / "visits", calls.append), interval=1.0, operator_chaining=True)
-        until(lambda: sum(shown(lab.tables)["places"].values()) == len(CLOSED), stream)
-        put(tmp_path / "visits", VISITS[-1])
-        until(lambda: shown(lab.tables) == EXPECTED and grown(calls) == {"ann": 4, "bob": 2}, stream)
-        assert stream.failed() == []
-        stream.stop()
+    stream = lab.start(visiting(tmp_path / "visits", calls.append), interval=1.0, operator_chaining=True)
+    until(lambda: sum(shown(lab.tables)["places"].values()) == len(CLOSED), stream)
+    put(tmp_path / "visits", VISITS[-1])
+    until(lambda: shown(lab.tables) == EXPECTED and grown(calls) == {"ann": 4, "bob": 2}, stream)
+    assert stream.failed() == []
+    stream.stop()
 
 
 @pytest.mark.nightly
@@ -198,6 +195,5 @@ def test_an_epoch_ends_whose_state_has_timers_of_processing_time(lab: Lab, tmp_p
     """Spark always has one more batch for such state, so one that processes what has arrived was never done."""
     for visits, expected in ((CLOSED[:3], {"ann": 2, "bob": 1}), (CLOSED[3:], {"ann": 4, "bob": 1})):
         put(tmp_path / "visits", *visits)
-        done = lab.run(remembering(tmp_path / "visits"))
-        assert done.success, failure_text(done)
+        lab.succeeds(remembering(tmp_path / "visits"))
         assert {row["name"]: row["visits"] for row in rows_in(lab.tables / "guests")} == expected

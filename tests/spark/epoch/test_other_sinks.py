@@ -17,8 +17,8 @@ from dagster_ckpt.operations.snapshots.catalog import find_snapshot, tables_that
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.registration import import_snapshot
 from dagster_ckpt.sinks import CheckpointToken, ForEachCheckpoint, SqlTable
+from tests.lab.lab import Lab
 from tests.removal import remove_tree
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import Feed, shop
 
 CALLS: list[tuple[int, Counter[tuple[int, str]]]] = []
@@ -62,32 +62,34 @@ def test_rows_reach_a_database_and_a_function_with_their_checkpoint_and_go_back_
     CALLS.clear()
     database = tmp_path / "shop.db"
     both = pipeline_of(feed, database, with_function=True)
-    first = lab.run(both)
-    assert first.success, failure_text(first)
+    lab.succeeds(both)
     assert totals_in(database) == feed.expected_totals()
     before = feed.expected_totals()
     feed.order(("ann", 11))
-    assert lab.run(both).success
+    lab.succeeds(both)
     assert totals_in(database) == feed.expected_totals()
     assert sum((rows for _, rows in CALLS), Counter()) == feed.expected_lines()
     assert [number for number, _ in CALLS] == [1, 2]
 
-    refused = lab.run(both, restore_from="chk-1")
-    assert "sink lines:" in failure_text(refused)
-    assert "(keep_rows_of: [lines]), or of any sink (roll_back_tables: false)" in failure_text(refused)
+    lab.fails(
+        both,
+        "sink lines:",
+        "(keep_rows_of: [lines]), or of any sink (roll_back_tables: false)",
+        restore_from="chk-1",
+    )
     assert totals_in(database) == feed.expected_totals(), "no sink was touched"
 
     shutil.rmtree(lab.folder / "work")
-    refused = lab.run(both, restore_from="chk-1")
-    assert "may have been called up to checkpoint 2" in failure_text(refused)
+    lab.fails(both, "may have been called up to checkpoint 2", restore_from="chk-1")
     assert [number for number, _ in CALLS] == [1, 2]
 
-    unknown = lab.run(both, restore_from="chk-1", keep_rows_of=["calls"])
-    assert "keep_rows_of names 'calls', and the sinks of pipeline 'shop' are lines, totals" in failure_text(
-        unknown
+    lab.fails(
+        both,
+        "keep_rows_of names 'calls', and the sinks of pipeline 'shop' are lines, totals",
+        restore_from="chk-1",
+        keep_rows_of=["calls"],
     )
-    again = lab.run(both, restore_from="chk-1", keep_rows_of=["lines"])
-    assert again.success, failure_text(again)
+    lab.succeeds(both, restore_from="chk-1", keep_rows_of=["lines"])
     assert totals_in(database) == feed.expected_totals()
     assert before != feed.expected_totals()
     (stays,) = tables_that_stay(lab.coordinator.deployment(both), lab.record(both))
@@ -103,16 +105,14 @@ def test_a_copy_under_another_number_takes_a_database_back_to_its_rows(
     database = tmp_path / "shop.db"
     pipeline = pipeline_of(feed, database, with_function=False)
     for _ in range(2):
-        result = lab.run(pipeline)
-        assert result.success, failure_text(result)
+        lab.succeeds(pipeline)
         feed.order(("ann", 11))
     deployment = lab.coordinator.deployment(pipeline)
     first = find_snapshot(deployment, "chk-1", pipeline.name).stored
     copy = export_snapshot(first, deployment.savepoint_storage(str(tmp_path / "copies")))
     key = import_snapshot(deployment, copy.uri).key
     assert key == "savepoint-000003"
-    result = lab.run(pipeline, restore_from=key)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, restore_from=key)
     assert totals_in(database) == feed.expected_totals()
 
 
@@ -122,25 +122,20 @@ def test_a_function_is_not_called_from_the_beginning_again_where_the_disk_with_i
 ) -> None:
     CALLS.clear()
     both = pipeline_of(feed, tmp_path / "shop.db", with_function=True)
-    first = lab.run(both)
-    assert first.success, failure_text(first)
+    lab.succeeds(both)
     remove_tree(lab.folder / "work")
 
-    refused = lab.run(both, restore_from="none")
-    assert "sink lines: function:shop/lines" in failure_text(refused)
-    assert "called up to checkpoint 1" in failure_text(refused)
+    lab.fails(both, "sink lines: function:shop/lines", "called up to checkpoint 1", restore_from="none")
     assert lab.record(both).epoch == 1, "nothing was claimed: latest is still that checkpoint"
     assert [number for number, _ in CALLS] == [1]
 
     feed.order(("ann", 11))
-    went_on = lab.run(both)
-    assert went_on.success, failure_text(went_on)
+    lab.succeeds(both)
     by_checkpoint = dict(CALLS)
     assert sum(by_checkpoint.values(), Counter()) == feed.expected_lines(), "one call a token counts"
 
     remove_tree(lab.folder / "work")
-    wanted = lab.run(both, restore_from="none", roll_back_tables=False)
-    assert wanted.success, failure_text(wanted)
+    lab.succeeds(both, restore_from="none", roll_back_tables=False)
     assert CALLS[-1][1] == feed.expected_lines(), "all rows came again, as asked for"
 
 
@@ -152,13 +147,10 @@ def test_a_function_that_a_restore_point_does_not_know_is_not_called_again_where
     CALLS.clear()
     both = pipeline_of(feed, tmp_path / "shop.db", with_function=True)
     before = pipeline_of(feed, tmp_path / "shop.db", with_function=False)
-    first = lab.run(before, "shop_savepoint", {"savepoint": {"config": {"name": "old"}}})
-    assert first.success, failure_text(first)
-    again = lab.run(both, restore_from="none", roll_back_tables=False)
-    assert again.success, failure_text(again)
+    lab.succeeds(before, "shop_savepoint", {"savepoint": {"name": "old"}})
+    lab.succeeds(both, restore_from="none", roll_back_tables=False)
     calls = len(CALLS)
     assert calls == 1
     remove_tree(lab.folder / "work")
-    refused = lab.run(both, restore_from="savepoint-1")
-    assert "may have been called up to checkpoint" in failure_text(refused)
+    lab.fails(both, "may have been called up to checkpoint", restore_from="savepoint-1")
     assert len(CALLS) == calls

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.core.ids import BatchId, StageUid
@@ -17,8 +16,8 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.own_objects import OwnObjects
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.batch_notes import captured_states, path_through, read_states
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.streaming.lab import stream_lab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import until
 from tests.spark.streaming.pipelines import Numbers, read_numbers
 from tests.tables import rows_in
 
@@ -268,8 +267,7 @@ def test_an_epoch_goes_on_with_the_state_of_its_cut_back_renamed_and_forked(lab:
     pipeline = numbered(tmp_path)
 
     def run(of: CheckpointedPipeline, **restore: Any) -> None:
-        done = lab.run(of, **restore)
-        assert done.success, failure_text(done)
+        lab.succeeds(of, **restore)
 
     feed.put(5)
     feed.put(3)
@@ -297,20 +295,19 @@ def test_an_epoch_goes_on_with_the_state_of_its_cut_back_renamed_and_forked(lab:
 @pytest.mark.nightly
 @pytest.mark.parametrize("instant_cuts", [False, True])
 def test_a_stream_that_is_killed_goes_on_with_the_state_of_its_cut(
-    spark: SparkSession, tmp_path: Path, instant_cuts: bool
+    lab: Lab, tmp_path: Path, instant_cuts: bool
 ) -> None:
     feed = Numbers(tmp_path / "numbers")
     pipeline = numbered(tmp_path, instant_cuts=instant_cuts)
-    with stream_lab(tmp_path / "lab", spark) as lab:
-        feed.put(5)
-        running = lab.start(pipeline)
-        until(lambda: bool(running.checkpoint()) and is_exact(shown(lab.tables), 5), running)
-        for size in (3, 2, 1):
-            feed.put(size)
-        running.crash()
-        running.join()
-        feed.put(2)
-        again = lab.start(pipeline)
-        until(lambda: bool(again.checkpoint()) and len(shown(lab.tables)) == 13, again)
-        assert is_exact(shown(lab.tables), 13)
-        again.stop()
+    feed.put(5)
+    running = lab.start(pipeline)
+    until(lambda: bool(running.checkpoint()) and is_exact(shown(lab.tables), 5), running)
+    for size in (3, 2, 1):
+        feed.put(size)
+    running.crash()
+    running.join()
+    feed.put(2)
+    again = lab.start(pipeline)
+    until(lambda: bool(again.checkpoint()) and len(shown(lab.tables)) == 13, again)
+    assert is_exact(shown(lab.tables), 13)
+    again.stop()

@@ -25,9 +25,9 @@ from dagster_ckpt.programs import EpochEnd, StreamEnd
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
 from dagster_ckpt.spark.streaming.service import StreamingService
+from tests.lab.lab import Lab
 from tests.lab.pipelines import reads, sink, wired
 from tests.progress import wait_until
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import (
     ORDERS,
     Feed,
@@ -87,12 +87,10 @@ def test_a_plain_program_and_dagsters_job_go_on_from_one_another(
     assert read_lines(lab.tables) == feed.expected_lines()
 
     feed.order(("ann", 3))
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     feed.order(("bob", 4))
     third = run_epoch(pipeline, coordinator=where, spark=spark, settings={"num_retained": 1})
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)
     assert [known.checkpoint_id for known in lab.record(pipeline).completed] == [3]
 
     with pytest.raises(NotFound, match="savepoint-9"):
@@ -217,9 +215,7 @@ def test_a_stream_that_is_stopped_with_a_savepoint_whose_rows_tables_do_not_show
     with pytest.raises(Unavailable) as caught:
         run_stream(pipeline, coordinator=lab.coordinator)
     assert str(caught.value) == why
-    result = lab.run(pipeline, job="shop_streaming")
-    assert not result.success
-    assert why in failure_text(result)
+    lab.fails(pipeline, why, job="shop_streaming")
 
 
 @pytest.mark.nightly

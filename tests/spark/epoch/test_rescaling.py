@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from dagster_ckpt import CheckpointedPipeline, spark_sink
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.spark.session import HDFS_PROVIDER
+from tests.lab.lab import Lab
 from tests.lab.pipelines import reads, wired
-from tests.spark.epoch.conftest import Lab, failure_text
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_totals
 
 
@@ -51,11 +51,10 @@ def sink_of(lab: Lab, pipeline: CheckpointedPipeline, checkpoint: int) -> StageS
 def test_changed_partitions_take_effect_with_the_next_run_and_going_back_works_too(
     lab: Lab, feed: Feed
 ) -> None:
-    assert lab.run(spending(feed.folder, 2)).success
+    lab.succeeds(spending(feed.folder, 2))
     feed.order(*[(f"customer-{n % 5}", n) for n in range(10)])
     three = spending(feed.folder, 3)
-    second = lab.run(three)
-    assert second.success, failure_text(second)
+    lab.succeeds(three)
     assert read_totals(lab.tables) == expected(feed)
     assert [sink_of(lab, three, n).parallelism for n in (1, 2)] == [2, 3]
 
@@ -65,8 +64,7 @@ def test_changed_partitions_take_effect_with_the_next_run_and_going_back_works_t
     batches = [sink_of(lab, three, n).batch_id for n in (2, 3)]
     assert batches[1] == batches[0] + 1, "nothing was restored or spread again"  # type: ignore[operator]
 
-    back = lab.run(three, restore_from="chk-1")
-    assert back.success, failure_text(back)
+    lab.succeeds(three, restore_from="chk-1")
     assert read_totals(lab.tables) == expected(feed)
     assert sink_of(lab, three, 4).parallelism == 3
 
@@ -78,10 +76,8 @@ def test_state_that_spark_cannot_spread_is_refused_and_the_old_number_goes_on(
         "spark.sql.streaming.stateStore.providerClass": HDFS_PROVIDER,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
     }
-    assert lab.run(spending(feed.folder, 2)).success
+    lab.succeeds(spending(feed.folder, 2))
     feed.order(("customer-1", 100))
-    refused = lab.run(spending(feed.folder, 3))
-    assert not refused.success
-    assert "set the stage's partitions back to 2" in failure_text(refused)
-    assert lab.run(spending(feed.folder, 2)).success
+    lab.fails(spending(feed.folder, 3), "set the stage's partitions back to 2")
+    lab.succeeds(spending(feed.folder, 2))
     assert read_totals(lab.tables) == expected(feed)

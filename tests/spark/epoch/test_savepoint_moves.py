@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.lab import Lab
 from tests.removal import remove_tree
-from tests.spark.epoch.conftest import Lab, failure_text
-from tests.spark.epoch.small_pipeline import Feed, read_lines, read_totals, shop
+from tests.spark.epoch.small_pipeline import Feed, shop
 
 
 @pytest.mark.nightly
@@ -18,13 +18,12 @@ def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, t
     feed.customer("ann", "fr")
     feed.order(("ann", 5), ("bob", 7))
     pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
-    taken = lab.run(pipeline, job="shop_savepoint")
-    assert taken.success, failure_text(taken)
+    lab.succeeds(pipeline)
+    lab.succeeds(pipeline, job="shop_savepoint")
     place = Path(str(lab.materializations(pipeline)[0].metadata["location"].value).removeprefix("file://"))
     feed.customer("bob", "de")
     feed.order(("ann", 50))
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
 
     moved = tmp_path / "another disk" / "kept"
     moved.parent.mkdir()
@@ -32,9 +31,7 @@ def test_a_savepoint_whose_folder_was_moved_restores_by_its_new_path(lab: Lab, t
     remove_tree(
         Path(lab.coordinator.resolved_checkpoint_dir)
     )  # it is self-contained: no checkpoint is needed
-    result = lab.run(pipeline, restore_from=str(moved))
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, restore_from=str(moved))
     assert lab.record(pipeline).restored_id == 2
     assert not place.exists()
-    assert read_lines(lab.tables) == feed.expected_lines()
-    assert read_totals(lab.tables) == feed.expected_totals()
+    feed.check(lab.tables)

@@ -17,7 +17,7 @@ from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.cli.context import Locations
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.errors import CheckpointError
-from tests.spark.epoch.conftest import Lab
+from tests.lab.lab import Lab
 from tests.spark.epoch.small_pipeline import Feed, shop
 
 SECRET = "x7Qm-not-to-be-seen"

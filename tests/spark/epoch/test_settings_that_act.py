@@ -12,7 +12,7 @@ import pytest
 from dagster_ckpt import CheckpointCoordinatorResource
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.ports import CheckpointStorage
-from tests.spark.epoch.conftest import Lab, failure_text
+from tests.lab.lab import Lab
 from tests.spark.epoch.small_pipeline import Feed, shop
 
 CALLS: list[int] = []
@@ -34,14 +34,6 @@ class CountingResource(CheckpointCoordinatorResource):
         return Counting(uri)
 
 
-@pytest.fixture
-def feed(tmp_path: Path) -> Feed:
-    made = Feed(tmp_path / "feed")
-    made.customer("ann", "fr")
-    made.order(("ann", 5))
-    return made
-
-
 def files_of(lab: Lab, checkpoint: int) -> int:
     """Files that a checkpoint has stored beside its manifests."""
     folder = Path(lab.coordinator.resolved_checkpoint_dir) / "shop" / "shared"
@@ -50,41 +42,40 @@ def files_of(lab: Lab, checkpoint: int) -> int:
 
 @pytest.mark.parametrize("lab", [{"incremental": True}], indirect=True)
 @pytest.mark.usefixtures("nothing_inlined")
-def test_the_run_config_beats_the_pipeline_and_the_pipeline_the_resource(lab: Lab, feed: Feed) -> None:
-    assert lab.run(shop(feed.folder)).success
+def test_the_run_config_beats_the_pipeline_and_the_pipeline_the_resource(lab: Lab, small_feed: Feed) -> None:
+    lab.succeeds(shop(small_feed.folder))
     everything = files_of(lab, 1)
 
-    feed.order(("ann", 6))
-    assert lab.run(shop(feed.folder)).success
+    small_feed.order(("ann", 6))
+    lab.succeeds(shop(small_feed.folder))
     assert files_of(lab, 2) < everything, "as the resource says"
 
-    full = shop(feed.folder, incremental=False)
-    feed.order(("ann", 7))
-    assert lab.run(full).success
+    full = shop(small_feed.folder, incremental=False)
+    small_feed.order(("ann", 7))
+    lab.succeeds(full)
     assert files_of(lab, 3) >= everything, "as the pipeline says"
 
-    feed.order(("ann", 8))
-    result = lab.run(full, checkpointing={"execution.checkpointing.incremental": "true"})
-    assert result.success, failure_text(result)
+    small_feed.order(("ann", 8))
+    lab.succeeds(full, checkpointing={"execution.checkpointing.incremental": "true"})
     assert files_of(lab, 4) < files_of(lab, 3), "as the run says"
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("nothing_inlined")
-def test_the_files_of_a_subsumed_checkpoint_go_together(lab: Lab, feed: Feed) -> None:
+def test_the_files_of_a_subsumed_checkpoint_go_together(lab: Lab, small_feed: Feed) -> None:
     lab.kind = CountingResource
     lab.settings = {"num_retained": 1}
     CALLS.clear()
     for amount in range(2):
-        feed.order(("ann", amount))
-        assert lab.run(shop(feed.folder), checkpointing={"incremental": False}).success
+        small_feed.order(("ann", amount))
+        lab.succeeds(shop(small_feed.folder), checkpointing={"incremental": False})
     assert sum(CALLS) > 3
     assert max(CALLS) > 1
 
 
-def test_a_run_ends_with_the_latest_checkpoints_of_its_pipelines_history(lab: Lab, feed: Feed) -> None:
-    pipeline = shop(feed.folder)
-    assert lab.run(pipeline).success
+def test_a_run_ends_with_the_latest_checkpoints_of_its_pipelines_history(lab: Lab, small_feed: Feed) -> None:
+    pipeline = shop(small_feed.folder)
+    lab.succeeds(pipeline)
     shown = lab.run(pipeline)
     assert [row["snapshot"] for row in history(shown)] == ["`chk-000002`", "`chk-000001`"]
     assert [row["status"] for row in history(shown)] == ["completed", "completed"]
@@ -117,20 +108,18 @@ def rows_of(table: str) -> list[dict[str, str]]:
     ],
 )
 def test_settings_of_a_run_that_cannot_be_are_refused_before_anything_starts(
-    lab: Lab, feed: Feed, run_config: dict[str, Any], why: str
+    lab: Lab, small_feed: Feed, run_config: dict[str, Any], why: str
 ) -> None:
-    result = lab.run(shop(feed.folder), **run_config)
-    assert not result.success
-    assert re.search(why.replace("?", r"\?"), failure_text(result))
-    assert lab.partitions(shop(feed.folder)) == []
+    result = lab.fails(shop(small_feed.folder), **run_config)
+    assert re.search(why.replace("?", r"\?"), result)
+    assert lab.partitions(shop(small_feed.folder)) == []
 
 
 @pytest.mark.nightly
-def test_a_run_takes_flinks_keys_for_what_it_starts_from(lab: Lab, feed: Feed) -> None:
-    pipeline = shop(feed.folder)
+def test_a_run_takes_flinks_keys_for_what_it_starts_from(lab: Lab, small_feed: Feed) -> None:
+    pipeline = shop(small_feed.folder)
     for _ in range(2):
-        assert lab.run(pipeline).success
+        lab.succeeds(pipeline)
     keys = {"execution.state-recovery.path": "chk-1", "execution.state-recovery.claim-mode": "NO_CLAIM"}
-    result = lab.run(pipeline, checkpointing=keys)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline, checkpointing=keys)
     assert lab.record(pipeline).restored_id == 1

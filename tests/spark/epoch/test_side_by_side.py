@@ -16,9 +16,9 @@ from dagster_ckpt import (
     load_table,
     run_epoch,
 )
+from tests.lab.lab import Lab, failure_text
 from tests.lab.pipelines import sink, source, wired
 from tests.progress import wait_until
-from tests.spark.epoch.conftest import Lab, failure_text
 
 
 def other_has_begun(mine: str, others: str) -> Any:
@@ -77,11 +77,10 @@ def waiting_for_each_other(folder: Path) -> CheckpointedPipeline:
 def test_in_a_dagster_run_neither_waits_for_the_others_end(lab: Lab, tmp_path: Path) -> None:
     arrive(tmp_path, "first", 1, 2)
     pipeline = waiting_for_each_other(tmp_path)
-    result = lab.run(pipeline)
-    assert result.success, failure_text(result)
+    lab.succeeds(pipeline)
     assert rows_of(lab, pipeline, "left_table") == rows_of(lab, pipeline, "right_table") == [1, 2]
     arrive(tmp_path, "second", 3)
-    assert lab.run(pipeline).success
+    lab.succeeds(pipeline)
     assert rows_of(lab, pipeline, "left_table") == rows_of(lab, pipeline, "right_table") == [1, 2, 3]
 
 
@@ -100,7 +99,7 @@ def test_one_that_fails_fails_the_run_and_the_next_run_is_exact(
     lab: Lab, tmp_path: Path, spark: SparkSession, broken: str
 ) -> None:
     arrive(tmp_path, "first", 1, 2)
-    assert lab.run(two_tables(tmp_path)).success
+    lab.succeeds(two_tables(tmp_path))
     arrive(tmp_path, "second", 3)
 
     sides: dict[str, Any] = {broken: f.udf(lambda value: breaks(value), "int")}
@@ -111,7 +110,7 @@ def test_one_that_fails_fails_the_run_and_the_next_run_is_exact(
     assert [query.name for query in spark.streams.active] == [], "nothing runs on after the run"
 
     mended = two_tables(tmp_path)
-    assert lab.run(mended).success
+    lab.succeeds(mended)
     assert rows_of(lab, mended, "left_table") == rows_of(lab, mended, "right_table") == [1, 2, 3]
 
 

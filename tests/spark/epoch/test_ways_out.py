@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt import CheckpointError, run_epoch
 from dagster_ckpt.cli.app import main
-from tests.spark.epoch.conftest import failure_text
+from tests.lab.lab import failure_text
 
 CODE = """
 from pathlib import Path

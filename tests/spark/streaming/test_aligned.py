@@ -10,7 +10,8 @@ import pytest
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed
-from tests.spark.streaming.lab import StreamLab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import until
 from tests.spark.streaming.pipelines import (
     Numbers,
     diamond,
@@ -23,7 +24,7 @@ from tests.spark.streaming.pipelines import (
 
 
 def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before_their_barriers(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)
@@ -46,7 +47,7 @@ def test_checkpoints_complete_while_the_queries_run_and_publish_what_lies_before
 
 @pytest.mark.nightly
 def test_a_stream_at_rest_passes_barriers_without_a_batch_and_goes_on_from_such_a_checkpoint(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)
@@ -70,9 +71,7 @@ def batches_of(done: Completed) -> dict[str, int | None]:
 
 
 @pytest.mark.nightly
-def test_a_stream_that_is_executed_again_keeps_what_its_first_try_completed(
-    lab: StreamLab, tmp_path: Path
-) -> None:
+def test_a_stream_that_is_executed_again_keeps_what_its_first_try_completed(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = straight(numbers.folder)
     running = lab.start(pipeline)

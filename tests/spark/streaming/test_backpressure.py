@@ -14,7 +14,8 @@ from dagster_ckpt.spark.streaming import backpressure
 from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
 from dagster_ckpt.testing.clock import ManualClock
-from tests.spark.streaming.lab import Lines, StreamLab, commits_that_wait, until
+from tests.lab.lab import Lab
+from tests.lab.streams import Lines, commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
@@ -80,7 +81,7 @@ def test_another_reason_to_hold_a_source_outlives_the_slow_commit() -> None:
 
 @pytest.mark.nightly
 def test_a_stream_whose_commit_hangs_reads_no_further_and_then_all_the_rest(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backpressure, "LEAST", 0.3)
     monkeypatch.setattr(backpressure, "INTERVALS", 1)

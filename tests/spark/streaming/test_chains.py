@@ -13,8 +13,9 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.service import GaveUp
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, stage, wired
-from tests.spark.streaming.lab import Running, StreamLab, until
+from tests.lab.streams import Running, until
 from tests.spark.streaming.pipelines import (
     Numbers,
     count,
@@ -74,7 +75,7 @@ CHAINED = {"operator_chaining": True}
 WHOLE = ("left", "fast", "right", "slow", "totals")
 
 
-def until_totals(running: Running, lab: StreamLab, rows: int) -> None:
+def until_totals(running: Running, lab: Lab, rows: int) -> None:
     wanted = expected_totals(rows)
 
     def holds() -> bool:
@@ -94,7 +95,7 @@ def stages_of(running: Running) -> dict[str, tuple[int, ...]]:
 
 
 def test_two_sources_and_what_reads_them_run_as_one_query_and_lose_nothing_wherever_they_die(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     woven = Woven(tmp_path)
     pipeline = woven.pipeline(**CHAINED)
@@ -134,7 +135,7 @@ def test_two_sources_and_what_reads_them_run_as_one_query_and_lose_nothing_where
     running.stop()
 
 
-def _gave_up(lab: StreamLab, pipeline: CheckpointedPipeline) -> str:
+def _gave_up(lab: Lab, pipeline: CheckpointedPipeline) -> str:
     running = lab.launch(pipeline)
     running.thread.join()
     [end] = running.ends
@@ -146,7 +147,7 @@ def _gave_up(lab: StreamLab, pipeline: CheckpointedPipeline) -> str:
 
 @pytest.mark.parametrize("mode", [{}, {"unaligned": True}], ids=["aligned", "unaligned"])
 def test_a_chain_that_reads_channels_restores_exactly_wherever_it_dies(
-    lab: StreamLab, tmp_path: Path, mode: dict[str, Any]
+    lab: Lab, tmp_path: Path, mode: dict[str, Any]
 ) -> None:
     """Its inputs read one channel at different speeds: the chain's barrier is reached when both have."""
     numbers = Numbers(tmp_path / "numbers")
@@ -165,7 +166,7 @@ def test_a_chain_that_reads_channels_restores_exactly_wherever_it_dies(
 
 
 @pytest.mark.nightly
-def test_a_pipeline_that_began_without_chains_goes_on_without(lab: StreamLab, tmp_path: Path) -> None:
+def test_a_pipeline_that_began_without_chains_goes_on_without(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(5)
     running = lab.start(straight(numbers.folder))
@@ -186,7 +187,7 @@ def test_a_pipeline_that_began_without_chains_goes_on_without(lab: StreamLab, tm
     running.stop()
 
 
-def test_a_chain_of_bounded_sources_ends_with_its_data(lab: StreamLab, tmp_path: Path) -> None:
+def test_a_chain_of_bounded_sources_ends_with_its_data(lab: Lab, tmp_path: Path) -> None:
     woven = Woven(tmp_path)
     for _ in range(3):
         woven.put(5)

@@ -15,7 +15,8 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
-from tests.spark.streaming.lab import Running, StreamLab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import Running, until
 from tests.spark.streaming.pipelines import Numbers, expected_totals, line, read_totals, short_diamond
 from tests.sweeps import third
 
@@ -68,7 +69,7 @@ def feed(numbers: Numbers, files: int) -> None:
 
 
 def die_at_every_stage(
-    lab: StreamLab, pipeline: CheckpointedPipeline, numbers: Numbers, history: int = 0
+    lab: Lab, pipeline: CheckpointedPipeline, numbers: Numbers, history: int = 0
 ) -> Running:
     """Restore, complete a checkpoint, die at the next one's barrier: at stage after stage; return the next run."""
     for uid in third(STAGES, history):
@@ -82,20 +83,20 @@ def die_at_every_stage(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_dies_at_any_barrier_restores_exactly(lab: StreamLab, tmp_path: Path, mode: str) -> None:
+def test_a_run_that_dies_at_any_barrier_restores_exactly(lab: Lab, tmp_path: Path, mode: str) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = short_diamond(numbers.folder, **MODES[mode])
     ends_exactly(die_at_every_stage(lab, pipeline, numbers, [*MODES].index(mode)), lab, numbers)
 
 
-def test_a_run_that_dies_at_an_instant_cut_restores_exactly(lab: StreamLab, tmp_path: Path) -> None:
+def test_a_run_that_dies_at_an_instant_cut_restores_exactly(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = line(numbers.folder, instant_cuts=True)
     ends_exactly(die_at_every_stage(lab, pipeline, numbers, history=2), lab, numbers)
 
 
 def test_a_run_that_dies_between_a_batch_that_was_read_and_its_commit_restores_exactly(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = line(numbers.folder, instant_cuts=True)
@@ -144,7 +145,7 @@ def acknowledged(running: Running, number: int) -> set[str]:
     return {str(event.uid) for event in heard}
 
 
-def ends_exactly(running: Running, lab: StreamLab, numbers: Numbers) -> None:
+def ends_exactly(running: Running, lab: Lab, numbers: Numbers) -> None:
     """Wait until the table has every number once, and never one twice meanwhile."""
     wanted = expected_totals(numbers.count)
 
@@ -160,9 +161,7 @@ def ends_exactly(running: Running, lab: StreamLab, numbers: Numbers) -> None:
     running.stop()
 
 
-def test_a_run_that_reads_at_least_once_loses_nothing_wherever_it_dies(
-    lab: StreamLab, tmp_path: Path
-) -> None:
+def test_a_run_that_reads_at_least_once_loses_nothing_wherever_it_dies(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = short_diamond(numbers.folder, mode="at_least_once")
     running = die_at_every_stage(lab, pipeline, numbers, history=1)

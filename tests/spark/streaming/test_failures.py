@@ -21,7 +21,8 @@ from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, Record
 from dagster_ckpt.spark.streaming.restart import FixedDelay, NoRestart
 from dagster_ckpt.spark.streaming.run import StreamingRun, TakenOver
 from dagster_ckpt.spark.streaming.service import GaveUp
-from tests.spark.streaming.lab import Running, StreamLab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import Running, until
 from tests.spark.streaming.pipelines import (
     Numbers,
     diamond,
@@ -67,7 +68,7 @@ class Flaky:
         self.inner.delete(keys)
 
 
-def flaky(lab: StreamLab) -> list[Flaky]:
+def flaky(lab: Lab) -> list[Flaky]:
     """Wrap the lab's storage; the list has the newest run's at its end."""
     made: list[Flaky] = []
 
@@ -79,7 +80,7 @@ def flaky(lab: StreamLab) -> list[Flaky]:
     return made
 
 
-def all_published(lab: StreamLab, running: Running, count: int) -> None:
+def all_published(lab: Lab, running: Running, count: int) -> None:
     def holds() -> bool:
         running.checkpoint()
         return read_rows(lab.tables) == expected_rows(count) and read_totals(lab.tables) == expected_totals(
@@ -96,7 +97,7 @@ def batch_of(running: Running, uid: str) -> int:
 
 
 def test_a_snapshot_that_cannot_be_stored_fails_its_checkpoint_and_the_queries_go_on(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers, storages = Numbers(tmp_path / "numbers"), flaky(lab)
     pipeline = diamond(numbers.folder, timeout=20.0)
@@ -135,7 +136,7 @@ def test_a_snapshot_that_cannot_be_stored_fails_its_checkpoint_and_the_queries_g
 
 
 def test_a_stage_that_dies_restarts_from_the_latest_checkpoint_as_often_as_the_strategy_allows(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)
@@ -171,7 +172,7 @@ def test_a_stage_that_dies_restarts_from_the_latest_checkpoint_as_often_as_the_s
 
 @pytest.mark.parametrize("error", [NotFound("channel log has no schema yet"), RuntimeError("no such folder")])
 def test_a_stream_that_is_taken_over_while_its_stages_start_says_who_took_it(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     pipeline = straight(Numbers(tmp_path / "numbers").folder)
 
@@ -191,7 +192,7 @@ def test_a_stream_that_is_taken_over_while_its_stages_start_says_who_took_it(
 
 
 def test_names_of_queries_that_nobody_stopped_do_not_keep_a_run_from_starting(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     left = lab.spark.readStream.format("rate").load().writeStream.format("noop")
     query = left.queryName("straight.rows").start()
@@ -205,7 +206,7 @@ def test_names_of_queries_that_nobody_stopped_do_not_keep_a_run_from_starting(
 
 @pytest.mark.nightly
 def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_same_attempt(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "python"
     slow.write_text(
@@ -229,7 +230,7 @@ def test_a_reader_whose_process_is_slow_to_start_is_started_again_within_the_sam
 
 
 def test_a_table_that_cannot_be_published_ends_the_stream_as_failed_checkpoints_do(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError("read-only file system")

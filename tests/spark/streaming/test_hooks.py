@@ -10,8 +10,9 @@ import pytest
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.outcomes import Failed
 from dagster_ckpt.core.request import CheckpointRequest
+from tests.lab.lab import Lab
+from tests.lab.streams import Running, until
 from tests.spark.hooked import Diary, hooked
-from tests.spark.streaming.lab import Running, StreamLab, until
 from tests.spark.streaming.pipelines import Numbers, read_rows
 
 
@@ -37,13 +38,13 @@ def checkpoint(running: Running, diary: Diary, number: int) -> None:
     until(lambda: ["complete", number] in diary.read(), running)
 
 
-def until_published(running: Running, lab: StreamLab, numbers: Numbers) -> None:
+def until_published(running: Running, lab: Lab, numbers: Numbers) -> None:
     rows = Counter((n, "fast") for n in range(numbers.count))
     until(lambda: bool(running.checkpoint()) and read_rows(lab.tables) == rows, running)
 
 
 def test_a_stream_restores_its_hook_after_a_query_died_a_kill_and_a_stop_with_savepoint(
-    lab: StreamLab, tmp_path: Path, numbers: Numbers, diary: Diary
+    lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
     pipeline = hooked(tmp_path)
     running = lab.start(pipeline)
@@ -73,7 +74,7 @@ def test_a_stream_restores_its_hook_after_a_query_died_a_kill_and_a_stop_with_sa
 
 
 def test_a_hook_that_hangs_fails_checkpoints_by_name_while_the_stream_runs_on(
-    lab: StreamLab, tmp_path: Path, numbers: Numbers, diary: Diary
+    lab: Lab, tmp_path: Path, numbers: Numbers, diary: Diary
 ) -> None:
     pipeline = hooked(tmp_path, patience=5.0, tolerable_failed_checkpoints=0)
     running = lab.start(pipeline)

@@ -6,11 +6,12 @@ import pytest
 
 from tests.adapters.servers import KafkaBroker
 from tests.ext.kafka.topics import Topic, rows_in
-from tests.spark.streaming.lab import StreamLab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import until
 
 
 @pytest.mark.nightly
-def test_a_stream_reads_on_once_its_broker_is_back(lab: StreamLab, kafka_for_spark: KafkaBroker) -> None:
+def test_a_stream_reads_on_once_its_broker_is_back(lab: Lab, kafka_for_spark: KafkaBroker) -> None:
     topic = Topic(kafka_for_spark.address, "streams", 2)
     topic.put(0, 1)
     running = lab.start(topic.pipeline())

@@ -21,8 +21,9 @@ from dagster_ckpt.spark.streaming.progress import StreamProgress
 from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.sources import is_behind
 from dagster_ckpt.spark.streaming.watch import ProgressWatch
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, wired
-from tests.spark.streaming.lab import Running, StreamLab, until
+from tests.lab.streams import Running, until
 from tests.spark.streaming.pipelines import Numbers, read_numbers, read_rows, straight
 
 
@@ -35,7 +36,7 @@ def old_and_new(folder: Path, **settings: Any) -> Any:
     )
 
 
-def test_while_a_source_says_it_has_a_backlog_its_interval_counts(lab: StreamLab, tmp_path: Path) -> None:
+def test_while_a_source_says_it_has_a_backlog_its_interval_counts(lab: Lab, tmp_path: Path) -> None:
     """CheckpointIntervalDuringBacklogITCase: no checkpoints during the backlog, and again when it is over."""
     numbers = Numbers(tmp_path / "numbers")
 
@@ -65,7 +66,7 @@ def test_a_source_that_spark_holds_back_behind_what_it_knows_of_has_a_backlog() 
     assert not is_behind({})
 
 
-def test_the_first_periodic_checkpoint_comes_after_the_initial_delay(lab: StreamLab, tmp_path: Path) -> None:
+def test_the_first_periodic_checkpoint_comes_after_the_initial_delay(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(2)
     running = lab.start(straight(numbers.folder), interval="1 h", initial_delay="100 ms")
@@ -73,7 +74,7 @@ def test_the_first_periodic_checkpoint_comes_after_the_initial_delay(lab: Stream
 
 
 def test_without_checkpoints_after_the_end_a_bounded_stream_takes_none_and_the_next_run_publishes(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(5)
@@ -91,7 +92,7 @@ def test_without_checkpoints_after_the_end_a_bounded_stream_takes_none_and_the_n
 
 
 def test_without_checkpoints_after_the_end_one_ended_source_refuses_them_all(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     some, ever = Numbers(tmp_path / "some"), Numbers(tmp_path / "ever")
     some.put(2)
@@ -121,7 +122,7 @@ def two_sources(some: Path, ever: Path) -> Any:
 
 @pytest.mark.parametrize("is_left_out", [False, True])
 def test_the_in_flight_data_of_one_checkpoint_is_left_out_of_a_restore(
-    lab: StreamLab, tmp_path: Path, is_left_out: bool
+    lab: Lab, tmp_path: Path, is_left_out: bool
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = straight(numbers.folder)
@@ -151,11 +152,11 @@ def test_the_in_flight_data_of_one_checkpoint_is_left_out_of_a_restore(
     assert table_of(lab) == wanted
 
 
-def table_of(lab: StreamLab) -> list[int]:
+def table_of(lab: Lab) -> list[int]:
     return sorted(n for n, _ in read_rows(lab.tables).elements())
 
 
-def test_what_is_told_of_a_stream_shows_its_latest_checkpoints(lab: StreamLab, tmp_path: Path) -> None:
+def test_what_is_told_of_a_stream_shows_its_latest_checkpoints(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(2)
     told: list[list[int]] = []

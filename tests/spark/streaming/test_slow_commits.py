@@ -16,7 +16,8 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
 from dagster_ckpt.testing.clock import ManualClock
-from tests.spark.streaming.lab import Lines, StreamLab, commits_that_wait, until
+from tests.lab.lab import Lab
+from tests.lab.streams import Lines, commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
@@ -85,7 +86,7 @@ def rows_of(numbers: Numbers) -> Counter[tuple[int, str]]:
 
 
 def test_while_a_commit_hangs_a_stream_declines_nothing_and_goes_on_behind_it(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     goes_on = threading.Event()

@@ -18,8 +18,9 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.gate import BatchGate, InducedBarriers, StoppedAtBatchBoundary, Trigger
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, wired
-from tests.spark.streaming.lab import StreamLab, until
+from tests.lab.streams import until
 from tests.spark.streaming.pipelines import Numbers, read_numbers, read_rows, straight
 
 FILES_PER_DAY = 3
@@ -108,7 +109,7 @@ def end_of_day(batch: SourceBatch) -> bool:
     return any(int(Path(path).stem) % FILES_PER_DAY == 0 for path in batch.files)
 
 
-def test_every_checkpoint_of_a_stream_holds_whole_days(lab: StreamLab, tmp_path: Path) -> None:
+def test_every_checkpoint_of_a_stream_holds_whole_days(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
 
     pipeline = wired(
@@ -140,7 +141,7 @@ def test_every_checkpoint_of_a_stream_holds_whole_days(lab: StreamLab, tmp_path:
 
 
 def test_a_paused_source_writes_nothing_before_the_first_checkpoint_is_complete(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(5)

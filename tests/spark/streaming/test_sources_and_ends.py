@@ -18,8 +18,9 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, StreamingRun
 from dagster_ckpt.spark.streaming.watch import look
+from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, stage, wired
-from tests.spark.streaming.lab import Running, StreamLab, until
+from tests.lab.streams import Running, until
 from tests.spark.streaming.pipelines import (
     SCHEMA,
     Numbers,
@@ -33,7 +34,7 @@ from tests.spark.streaming.replayable_source import ReplayableLog
 from tests.spark.streaming.test_crash_at_every_barrier import die_at
 
 
-def test_a_source_that_replays_by_offset_is_exact_across_a_crash(lab: StreamLab, tmp_path: Path) -> None:
+def test_a_source_that_replays_by_offset_is_exact_across_a_crash(lab: Lab, tmp_path: Path) -> None:
     end = tmp_path / "end"
 
     def grow(to: int) -> None:
@@ -73,9 +74,7 @@ def batch_of(running, uid: str) -> int:  # type: ignore[no-untyped-def]
     return -1 if batch is None else int(batch)
 
 
-def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(
-    lab: StreamLab, tmp_path: Path
-) -> None:
+def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder, boundedness="bounded")
     for _ in range(3):
@@ -88,7 +87,7 @@ def test_a_run_of_bounded_sources_ends_by_itself_with_everything_published(
 
 
 def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on(
-    lab: StreamLab, tmp_path: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
     few, many, pipeline = some_that_end(tmp_path)
     running = lab.start(pipeline)
@@ -130,9 +129,7 @@ def test_a_bounded_source_and_what_follows_it_alone_finish_while_another_goes_on
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", [CheckpointKind.SYNC_SAVEPOINT_SUSPEND, CheckpointKind.SAVEPOINT])
-def test_an_end_that_a_savepoint_alone_has_is_one(
-    lab: StreamLab, tmp_path: Path, kind: CheckpointKind
-) -> None:
+def test_an_end_that_a_savepoint_alone_has_is_one(lab: Lab, tmp_path: Path, kind: CheckpointKind) -> None:
     few, many, pipeline = some_that_end(tmp_path)
     running = lab.start(pipeline)
     running.wait_until_running()
@@ -160,7 +157,7 @@ def test_an_end_that_a_savepoint_alone_has_is_one(
     ],
 )
 def test_wherever_a_run_dies_around_an_end_rows_are_exact(
-    lab: StreamLab, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the checkpoint with the end is complete the source has not finished, and reads on; afterwards it has."""
     few, many, pipeline = some_that_end(tmp_path)
@@ -251,7 +248,7 @@ def position_of(found: Completed) -> dict[str, str]:
     ],
 )
 def test_stop_with_savepoint_ends_exactly_at_it_and_the_savepoint_restores(
-    lab: StreamLab, tmp_path: Path, kind: CheckpointKind, status: RunStatus
+    lab: Lab, tmp_path: Path, kind: CheckpointKind, status: RunStatus
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)
@@ -271,7 +268,7 @@ def test_stop_with_savepoint_ends_exactly_at_it_and_the_savepoint_restores(
 
 
 def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_seen(
-    lab: StreamLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = Numbers(tmp_path / "numbers")
     pipeline = diamond(numbers.folder)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dagster_ckpt import Deployment, checkpoint_statistics
+from dagster_ckpt import checkpoint_statistics
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Failed
 from dagster_ckpt.core.request import CheckpointRequest
+from tests.lab.lab import Lab
+from tests.lab.streams import until
 from tests.spark.hooked import Diary, hooked
-from tests.spark.streaming.lab import StreamLab, until
 from tests.spark.streaming.pipelines import Numbers
 
 
-def test_the_numbers_of_a_stream_are_in_the_store_and_right(lab: StreamLab, tmp_path: Path) -> None:
+def test_the_numbers_of_a_stream_are_in_the_store_and_right(lab: Lab, tmp_path: Path) -> None:
     numbers = Numbers(tmp_path / "numbers")
     numbers.put(5)
     began = time.time()
@@ -37,10 +38,7 @@ def test_the_numbers_of_a_stream_are_in_the_store_and_right(lab: StreamLab, tmp_
     again = lab.start(pipeline)
     again.stop()
 
-    deployment = Deployment(
-        store=lab.store(), storage=lab.open_storage(lab.storage_uri), open_storage=lab.open_storage
-    )
-    found = checkpoint_statistics(deployment, pipeline.name)
+    found = checkpoint_statistics(lab.coordinator.deployment(), pipeline.name)
     assert (found.counts.total, found.counts.completed, found.counts.failed, found.in_progress) == (
         4,
         3,

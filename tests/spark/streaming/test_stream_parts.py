@@ -38,7 +38,7 @@ from dagster_ckpt.spark.streaming.garbage import cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests import progress
-from tests.spark.streaming.lab import until
+from tests.lab.streams import until
 
 UP = StageUid("up")
 

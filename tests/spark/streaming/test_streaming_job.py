@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dagster_ckpt import (
-    CheckpointCoordinatorResource,
     CheckpointedPipeline,
-    SparkSessionResource,
-    build_pipeline_definitions,
-    checkpoints_asset_key,
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
@@ -28,9 +23,8 @@ from dagster_ckpt.dagster.runs.turn import ANSWER_TIMEOUT
 from dagster_ckpt.spark.streaming.gate import Hold
 from dagster_ckpt.spark.streaming.service import Interrupted
 from tests import progress
-from tests.records import find_record
-from tests.spark.epoch.conftest import WITHOUT_CAPTURE
-from tests.spark.streaming.lab import stream_lab, until
+from tests.lab.lab import Lab
+from tests.lab.streams import until
 from tests.spark.streaming.pipelines import (
     Numbers,
     diamond,
@@ -54,52 +48,35 @@ class JobRun:
 
 
 @dataclass
-class JobLab:
-    """Runs a pipeline's jobs against one instance and one coordinator."""
+class Jobs:
+    """Jobs of one pipeline, which may run in threads."""
 
-    folder: Path
-    instance: dg.DagsterInstance
+    lab: Lab
     pipeline: CheckpointedPipeline
 
     @property
-    def coordinator(self) -> CheckpointCoordinatorResource:
-        return CheckpointCoordinatorResource(
-            base_dir=str(self.folder),
-            table_dir=str(self.tables),
-            interval=1.0,
-            tolerable_failed_checkpoints=100,
-        )
-
-    @property
     def tables(self) -> Path:
-        return self.folder / "tables"
+        return self.lab.tables
 
     def run(self, job: str, **ops: Any) -> dg.ExecuteInProcessResult:
-        definitions = build_pipeline_definitions(
-            self.pipeline, coordinator=self.coordinator, spark=SparkSessionResource(master="local[2,3]")
-        )
-        config = {"ops": {op: {"config": settings} for op, settings in ops.items()}}
-        return definitions.resolve_job_def(job).execute_in_process(
-            instance=self.instance, run_config=config, raise_on_error=False
-        )
+        return self.lab.run(self.pipeline, job, ops)
 
     def launch(self, job: str, **ops: Any) -> JobRun:
         run = JobRun(threading.Thread(target=lambda: run.results.append(self.run(job, **ops)), daemon=True))
         run.thread.start()
         return run
 
-    def record(self) -> CoordinatorRecord | None:
-        with closing(self.coordinator.store()) as store:
-            return find_record(store, self.pipeline.name)
+    def record(self) -> CoordinatorRecord:
+        return self.lab.record(self.pipeline)
 
     def checkpoints(self) -> int:
-        key = checkpoints_asset_key(self.pipeline.name)
-        return len(self.instance.fetch_materializations(key, limit=1000).records)
+        return len(self.lab.materializations(self.pipeline))
 
     def says(self, job: str, text: str) -> bool:
         """Tell whether a run of a job has logged this."""
-        runs = self.instance.get_runs(dg.RunsFilter(job_name=job))
-        return any(text in line.user_message for run in runs for line in self.instance.all_logs(run.run_id))
+        instance = self.lab.instance
+        runs = instance.get_runs(dg.RunsFilter(job_name=job))
+        return any(text in line.user_message for run in runs for line in instance.all_logs(run.run_id))
 
     def wait(self, stream: JobRun, holds: Callable[[], bool]) -> None:
         """Wait for something that a running stream brings about."""
@@ -120,19 +97,18 @@ def numbers(tmp_path: Path) -> Numbers:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, spark: SparkSession, numbers: Numbers) -> Iterator[JobLab]:
-    with dg.instance_for_test(overrides=WITHOUT_CAPTURE) as instance:
-        yield JobLab(tmp_path / "lab", instance, diamond(numbers.folder))
+def jobs(lab: Lab, numbers: Numbers) -> Jobs:
+    lab.settings = {"interval": 1.0, "tolerable_failed_checkpoints": 100}
+    return Jobs(lab, diamond(numbers.folder))
 
 
 def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_stream(
-    jobs: JobLab, numbers: Numbers, spark: SparkSession
+    jobs: Jobs, numbers: Numbers, spark: SparkSession
 ) -> None:
     numbers.put(10)
     assert jobs.run("diamond").success
     assert read_rows(jobs.tables) == expected_rows(10)
     record = jobs.record()
-    assert record is not None
     assert (record.next_id, len(record.completed)) == (2, 1), "the timer is the stream's, not the epoch's"
 
     numbers.put(10)
@@ -148,7 +124,6 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     savepoint = jobs.run("diamond_savepoint", savepoint={"name": "by hand"})
     assert savepoint.success
     record = jobs.record()
-    assert record is not None
     assert [s.trigger.name for s in record.savepoints] == ["by hand"]
 
     numbers.put(10)
@@ -156,7 +131,6 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
     assert stopped.success
     assert stream.join().success
     record = jobs.record()
-    assert record is not None
     assert (record.status, record.clean) == (RunStatus.SUSPENDED, True)
     assert [s.trigger.name for s in record.savepoints] == ["by hand", "the end"]
 
@@ -174,14 +148,13 @@ def test_epoch_stream_and_epoch_continue_one_another_and_other_runs_reach_the_st
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, numbers: Numbers) -> None:
+def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: Jobs, numbers: Numbers) -> None:
     numbers.put(10)
     stream = jobs.launch("diamond_streaming")
     jobs.wait(stream, lambda: read_rows(jobs.tables) == expected_rows(10) and jobs.checkpoints() > 0)
     asked = jobs.run("diamond_savepoint", savepoint={"action": "checkpoint", "scope": "full"})
     assert asked.success
     record = jobs.record()
-    assert record is not None
     numbers.put(10)
     queued = jobs.launch("diamond")
     jobs.wait(stream, lambda: jobs.says("diamond", "waiting: run"))
@@ -190,9 +163,8 @@ def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, 
     assert queued.join().success, "an epoch run took the pipeline away from the stream"
     assert read_rows(jobs.tables) == expected_rows(20)
     [number] = [o.checkpoint_id for o in record.operations if o.request_id == f"checkpoint-{asked.run_id}"]
-    key = checkpoints_asset_key(jobs.pipeline.name)
-    events = [r.asset_materialization for r in jobs.instance.fetch_materializations(key, limit=1000).records]
-    [shown] = [e for e in events if e is not None and e.partition == f"chk-{number:06d}"]
+    events = jobs.lab.materializations(jobs.pipeline)
+    [shown] = [event for event in events if event.partition == f"chk-{number:06d}"]
     assert shown.metadata["kind"].value == "full_checkpoint"
     assert shown.metadata["bytes_new"].value == shown.metadata["bytes_full"].value
     assert record.owner == stream.results[0].run_id, "the stream took it and went on"
@@ -200,29 +172,27 @@ def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: JobLab, 
 
 @pytest.mark.nightly
 def test_a_savepoint_of_a_stream_that_was_stopped_holds_the_rows_that_were_on_their_way(
-    jobs: JobLab, numbers: Numbers, spark: SparkSession
+    lab: Lab, jobs: Jobs, numbers: Numbers
 ) -> None:
     numbers.put(10)
-    with stream_lab(jobs.folder, spark) as lab:
-        running = lab.start(jobs.pipeline)
-        until(lambda: bool(running.checkpoint()) and read_rows(jobs.tables) == expected_rows(10), running)
-        current = running.service.current
-        assert current is not None
-        met = current.stages[StageUid("met")]
-        met.gate.hold(Hold.SAVEPOINT)
-        numbers.put(10)
-        until(lambda: all(channel.backlog for channel in met.worker.inputs.values()), running)
-        assert running.stop() == Interrupted(clean=True)
+    running = lab.start(jobs.pipeline)
+    until(lambda: bool(running.checkpoint()) and read_rows(jobs.tables) == expected_rows(10), running)
+    current = running.service.current
+    assert current is not None
+    met = current.stages[StageUid("met")]
+    met.gate.hold(Hold.SAVEPOINT)
+    numbers.put(10)
+    until(lambda: all(channel.backlog for channel in met.worker.inputs.values()), running)
+    assert running.stop() == Interrupted(clean=True)
 
     assert jobs.run("diamond_savepoint", savepoint={"name": "by hand"}).success
     record = jobs.record()
-    assert record is not None
     assert jobs.run("diamond", restore={"restore_from": record.savepoints[-1].location.uri}).success
     assert read_rows(jobs.tables) == expected_rows(20)
     assert read_totals(jobs.tables) == expected_totals(20)
 
 
-def test_stopping_a_pipeline_that_does_not_stream_says_so(jobs: JobLab, numbers: Numbers) -> None:
+def test_stopping_a_pipeline_that_does_not_stream_says_so(jobs: Jobs, numbers: Numbers) -> None:
     numbers.put(10)
     began = time.monotonic()
     result = jobs.run("diamond_savepoint", savepoint={"action": "stop"})

@@ -1,47 +1,29 @@
-"""Runs a pipeline as a stream in this process, without Dagster, and looks at what it leaves."""
+"""A stream that runs in a thread of this process, without Dagster, and what can be seen of it."""
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pyspark.sql import SparkSession
-
-from dagster_ckpt import CheckpointedPipeline
-from dagster_ckpt.adapters.fsspec_storage import open_storage
-from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
-from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.location import is_in_store
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
-from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from tests import progress
-from tests.records import stored_record
 
 CHECKPOINT_TRIES = 20
-CHAINING = os.environ.get("DAGSTER_CKPT_TEST_CHAINING") == "1"
-"""Every test with ``operator_chaining``: those that look at single stages of a chain cannot pass."""
-INSTANT = os.environ.get("DAGSTER_CKPT_TEST_INSTANT") == "1"
-"""Every test with ``instant_cuts``: those that look at barriers cannot pass."""
 SETTINGS = StreamingSettings(
     snapshot_retries=0,
     tidy_tables_every=1.0,
@@ -204,113 +186,3 @@ def until(
 
     watched = moves or (progress.nothing if running is None else running.moves)
     progress.wait_until(holds, progress.source_of(holds), moves=watched, check=check)
-
-
-@dataclass
-class StreamLab:
-    """One pipeline's places: store, storage, working directories, tables."""
-
-    folder: Path
-    spark: SparkSession
-    wrap_storage: Callable[[CheckpointStorage], CheckpointStorage] = lambda storage: storage
-    runs: int = 0
-    all_running: list[Running] = field(default_factory=list)
-
-    @property
-    def tables(self) -> Path:
-        return self.folder / "tables"
-
-    @property
-    def storage_uri(self) -> str:
-        return str(self.folder / "checkpoints")
-
-    def open_storage(self, uri: str) -> CheckpointStorage:
-        return self.store().checkpoint_storage(uri) if is_in_store(uri) else open_storage(uri)
-
-    def store(self) -> SqlCoordinatorStore:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        store = SqlCoordinatorStore(f"sqlite:///{self.folder / 'coordinator.db'}")
-        store.migrate()
-        return store
-
-    def config(self, pipeline: CheckpointedPipeline, **settings: Any) -> CheckpointConfig:
-        defaults = {
-            "savepoint_dir": str(self.folder / "savepoints"),
-            "incremental": True,
-            "num_retained": 3,
-            "tolerable_failed_checkpoints": 1000,
-            "externalized_checkpoint_retention": "retain_on_cancellation",
-            "operator_chaining": CHAINING,
-            "instant_cuts": INSTANT,
-        }
-        return CheckpointConfig.of(**{**defaults, **settings, **pipeline.checkpointing})
-
-    def service(
-        self,
-        pipeline: CheckpointedPipeline,
-        *,
-        restore: RestoreOptions | None = None,
-        strategy: RestartStrategy | None = None,
-        root: str = "",
-        **settings: Any,
-    ) -> tuple[StreamingService, list[CoordinatorEvent]]:
-        self.runs += 1
-        events: list[CoordinatorEvent] = []
-        service = StreamingService(
-            setup=PipelineSetup(
-                pipeline=pipeline,
-                config=self.config(pipeline, **settings),
-                store=self.store(),
-                storage=self.wrap_storage(self.open_storage(self.storage_uri)),
-                open_storage=self.open_storage,
-                spark=lambda: self.spark,
-                work_dir=self.folder / "work",
-                table_dir=self.tables,
-                owner=f"run-{self.runs}",
-                root=root,
-                reporter=Lines(),
-                restore=restore or RestoreOptions(),
-                listeners=[events.append],
-            ),
-            strategy=strategy or FixedDelay(attempts=3, delay=0.5),
-            settings=SETTINGS,
-        )
-        return service, events
-
-    def start(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
-        """Start a run and wait until its stages run."""
-        running = self.launch(pipeline, **options)
-        running.wait_until_running()
-        return running
-
-    def launch(self, pipeline: CheckpointedPipeline, **options: Any) -> Running:
-        service, events = self.service(pipeline, **options)
-        ends: list[ServiceEnd | BaseException] = []
-
-        def run() -> None:
-            try:
-                ends.append(service.run())
-            except BaseException as error:
-                ends.append(error)
-
-        running = Running(service, threading.Thread(target=run, daemon=True), events, ends)
-        self.all_running.append(running)
-        running.thread.start()
-        return running
-
-    def record(self, pipeline: CheckpointedPipeline) -> CoordinatorRecord:
-        return stored_record(self.store(), pipeline.name)
-
-    def close(self) -> None:
-        for running in self.all_running:
-            running.service.stopping.set()
-            running.thread.join(progress.QUIET)
-
-
-@contextmanager
-def stream_lab(folder: Path, spark: SparkSession) -> Iterator[StreamLab]:
-    lab = StreamLab(folder, spark)
-    try:
-        yield lab
-    finally:
-        lab.close()
