@@ -166,6 +166,15 @@ def shop(folder: Path, **checkpointing: Any) -> CheckpointedPipeline:
     )
 
 
+def shop_in(folder: Path) -> CheckpointedPipeline:
+    """Return the shop that reads a folder's feed."""
+    return shop(folder / "feed")
+
+
+SHOP_IN = f"{__name__}:{shop_in.__name__}"
+"""The same for a process of its own."""
+
+
 def read_lines(tables: Path) -> Counter[tuple[int, str]]:
     return Counter((row["number"], row["country"]) for row in rows_in(tables / "lines"))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,10 @@ from dagster_ckpt import (
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.operations.restores.preview import preview_restore
+from tests.lab.child import begin_epoch
 from tests.lab.lab import Lab, failure_text
 from tests.lab.pipelines import wired
-from tests.root import ROOT
+from tests.progress import exit_code
 from tests.spark.hooked import Diary, hooked
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
@@ -181,11 +180,6 @@ def test_a_run_killed_within_a_hook_is_made_good_and_its_completion_is_told_agai
 
 def _killed(folder: Path) -> None:
     """Run an epoch in a process that kills itself within its hook."""
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.spark.epoch.hook_child", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr.decode()[-3000:]
+    child = begin_epoch(folder, "tests.spark.hooked:hooked")
+    code = exit_code(child, "the run kills itself in its hook")
+    assert code == -signal.SIGKILL, (folder / "child.log").read_text()[-3000:]

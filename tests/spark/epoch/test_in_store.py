@@ -16,10 +16,10 @@ from dagster_ckpt.operations.restores.preview import preview_restore
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+from tests.lab.child import kill_epoch_when
 from tests.lab.lab import Lab, failure_text
 from tests.removal import remove_tree
-from tests.spark.epoch.small_pipeline import Feed, read_lines, shop
-from tests.spark.epoch.test_kill import kill_a_run_when
+from tests.spark.epoch.small_pipeline import SHOP_IN, Feed, read_lines, shop
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
 
@@ -144,7 +144,13 @@ def test_a_run_killed_while_it_uploads_leaves_rows_that_the_next_one_removes(
     lab.succeeds(pipeline)
     rows = lab.coordinator.open_storage("store://checkpoints")
     feed.customer("bob", "de")
-    kill_a_run_when(tmp_path, lambda: any(rows.list("shop/shared/matched/2")), "the upload", "store")
+    kill_epoch_when(
+        tmp_path,
+        SHOP_IN,
+        lambda: any(rows.list("shop/shared/matched/2")),
+        "the upload",
+        checkpoint_storage="store",
+    )
     assert lab.record(pipeline).pending[0].checkpoint_id == 2
     lab.succeeds(pipeline, concurrent_runs="take_over")
     assert not [stored for uid in pipeline.stages for stored in rows.list(f"shop/shared/{uid}/2")]

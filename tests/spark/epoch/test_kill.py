@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from tests.lab.child import kill_epoch_when
 from tests.lab.lab import Lab
-from tests.progress import Sampled, wait_until, work_of
-from tests.root import ROOT
-from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.progress import wait_until
+from tests.spark.epoch.small_pipeline import SHOP_IN, Feed, shop
 from tests.sweeps import third
 
 pytestmark = pytest.mark.usefixtures("nothing_inlined")
@@ -75,7 +69,7 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
         for _ in range(6 if point.times > 1 else 2):
             feed.order(("ann", 3), ("ann", 4))
         before = lab.record(pipeline)
-        _run_and_kill(point, tmp_path, lab, before, "filesystem", str(engine))
+        _run_and_kill(point, tmp_path, lab, before, warm_engine=str(engine))
     log = engine / "engine.log"
     wait_until(
         lambda: log.read_text().count("its borrower ended without giving it back") == len(points),
@@ -86,41 +80,12 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
     feed.check(lab.tables)
 
 
-def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord, *options: str) -> None:
+def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord, **options: str) -> None:
     """Start a run after the one ``before`` tells of, and kill it at a point; it restores what the last kill left."""
     pattern = point.pattern.format(epoch=before.epoch + 1, checkpoint=before.next_id)
     wanted = point.times + (len(list(lab.folder.glob(pattern))) if point.more else 0)
-    kill_a_run_when(folder, lambda: len(list(lab.folder.glob(pattern))) >= wanted, point.name, *options)
 
+    def reached() -> bool:
+        return len(list(lab.folder.glob(pattern))) >= wanted
 
-def kill_a_run_when(folder: Path, reached: Callable[[], bool], what: str, *options: str) -> None:
-    """Start a run in a process of its own and kill it, with its JVM, at a point of its work."""
-    log = folder / "child.log"
-    with log.open("ab") as said:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.epoch.kill_child", str(folder), *options],
-            cwd=ROOT,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
-
-    def check() -> None:
-        assert child.poll() is None, f"ended before {what!r}: {log.read_text()[-3000:]}"
-
-    try:
-        wait_until(
-            reached,
-            f"the run comes to {what!r}",
-            moves=Sampled(lambda: work_of(child.pid)),
-            check=check,
-            every=0.002,
-        )
-    finally:
-        _kill_group(child)
-
-
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)  # the driver's JVM is of the same group
-    child.wait()
+    kill_epoch_when(folder, SHOP_IN, reached, point.name, **options)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_ckpt import SparkSessionResource, run_epoch, run_stream
+from tests.lab import child
 from tests.spark.lake.deployment import Places
 
 STEPS = {
@@ -21,15 +22,7 @@ STEPS = {
     "acknowledge": "dagster_ckpt.runtime.coordinator:CheckpointCoordinator.acknowledge_stage",
 }
 """What is about to be done when the machine ends."""
-SPARK = SparkSessionResource(
-    master="local[2,3]",
-    conf={
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
-    },
-)
+SPARK = SparkSessionResource(master="local[2,3]", conf=child.SPARK)
 
 
 def end_machine_at(step: str, number: int) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.lab.child import begin
 from tests.progress import exit_code
 from tests.removal import remove_tree
-from tests.root import ROOT
 from tests.spark.lake.deployment import Places
 
 
@@ -31,15 +28,7 @@ def _code_of(disk: Path, places: Places, how: str, step: str, number: int) -> tu
     home, temporary = disk / "home", disk / "tmp"
     for folder in (disk, home, temporary):
         folder.mkdir(exist_ok=True)
-    own = {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    log = disk.with_suffix(".log")
-    with log.open("ab") as said:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.lake.kill_child", places.text, how, step, str(number)],
-            cwd=disk,
-            env={**os.environ, **own},
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-        )
+    log, own = disk.with_suffix(".log"), {"HOME": str(home), "TMPDIR": str(temporary)}
+    arguments = (places.text, how, step, str(number))
+    child = begin(log, "tests.spark.lake.kill_child", *arguments, cwd=disk, env=own)
     return exit_code(child, f"the machine runs an {how}, or dies when it is about to {step}"), log

@@ -9,14 +9,8 @@ import dagster as dg
 from dagster._utils.interrupts import setup_interrupt_handlers
 
 from dagster_ckpt import CheckpointCoordinatorResource, SparkSessionResource, build_pipeline_definitions
+from tests.lab.child import SPARK
 from tests.spark.streaming.pipelines import diamond
-
-SPARK = {
-    "spark.driver.memory": "1g",
-    "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
-    "spark.sql.shuffle.partitions": "2",
-}
 
 
 def coordinator(folder: Path) -> CheckpointCoordinatorResource:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -18,9 +16,9 @@ from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.supervision.ownership import may_be_asked
+from tests.lab.child import begin, kill
 from tests.progress import Sampled, exit_code, wait_until, work_of
 from tests.records import find_record
-from tests.root import ROOT
 from tests.spark.streaming.kill_child import coordinator
 from tests.spark.streaming.pipelines import (
     Numbers,
@@ -40,15 +38,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "DAGSTER_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
-    with (folder / "child.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.streaming.kill_child", str(folder)],
-            cwd=ROOT,
-            env=environment,
-            stdout=log,
-            stderr=log,
-        )
+    home = {"DAGSTER_HOME": str(folder / "home")}
+    return begin(folder / "child.log", "tests.spark.streaming.kill_child", str(folder), env=home)
 
 
 def record(folder: Path) -> CoordinatorRecord | None:
@@ -106,7 +97,7 @@ def test_terminating_a_stream_stops_between_two_batches_and_killing_it_loses_not
         child.send_signal(signal.SIGTERM)
         exit_code(child, "the run ends after SIGTERM")
     finally:
-        child.kill()
+        kill(child)
     ended = record(home)
     assert ended is not None
     assert (ended.status, ended.clean) == (RunStatus.CANCELED, True), (home / "child.log").read_text()[-3000:]
@@ -121,8 +112,7 @@ def test_terminating_a_stream_stops_between_two_batches_and_killing_it_loses_not
         numbers.put(5)
         time.sleep(0.5)
     finally:
-        child.kill()
-        child.wait()
+        kill(child)
     killed = record(home)
     assert killed is not None
     assert killed.status is RunStatus.RUNNING
