@@ -202,6 +202,22 @@ def with_state(frame: Any, fields: str) -> Any:
     return grouped.applyInPandasWithState(nothing, "k long", fields, "update", GroupStateTimeout.NoTimeout)
 
 
+def in_branches(frame: Any, one: str, other: str) -> Any:
+    """Greatest values of two parts of the rows."""
+    return sums(frame.where(one)).union(sums(frame.where(other)))
+
+
+def sf_expr(text: str) -> Any:
+    import pyspark.sql.functions as sf
+
+    return sf.expr(text)
+
+
+def of(build: Callable[..., Any], *given: Any, **more: Any) -> Build:
+    """What is built of the rows of the first folder."""
+    return lambda rows: build(rows("a"), *given, **more)
+
+
 def committed(tmp_path: Path) -> StageDirectory:
     """A stage whose query has committed batches."""
     return StageDirectory(FakeQuery(tmp_path / "stage").commit(2).root)
@@ -209,13 +225,13 @@ def committed(tmp_path: Path) -> StageDirectory:
 
 SAME: dict[str, tuple[Build, Build]] = {
     "filters, names of results and values": (
-        lambda rows: sums(rows("a"), kept="sum(v + 1)"),
+        of(sums, kept="sum(v + 1)"),
         lambda rows: sums(rows("a").where("v > 3"), kept="sum(v + 2)").withColumnRenamed("x", "y"),
     ),
     "other values of aggregates, and another part of a distribution": (
-        lambda rows: told_apart(rows("a"), *CASES, "percentile(v, 0.5) AS p", "percentile(v, 0.9) AS q"),
-        lambda rows: told_apart(
-            rows("a"),
+        of(told_apart, *CASES, "percentile(v, 0.5) AS p", "percentile(v, 0.9) AS q"),
+        of(
+            told_apart,
             "count_if(v = 0) AS one",
             CASES[1],
             "percentile(v, 0.9) AS q",
@@ -223,46 +239,40 @@ SAME: dict[str, tuple[Build, Build]] = {
         ),
     ),
     "other results of the same aggregates": (
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
+        of(told_apart, *SUMS, behind="k; s; t"),
         lambda rows: told_apart(rows("a"), *SUMS, "sum(v) AS u", behind="s AS x; t / s AS y; k; u").where(
             "x > 1"
         ),
     ),
     "an aggregate more that nothing asks for": (
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
-        lambda rows: told_apart(rows("a"), *SUMS, "sum(v) AS u", behind="k; s; t"),
+        of(told_apart, *SUMS, behind="k; s; t"),
+        of(told_apart, *SUMS, "sum(v) AS u", behind="k; s; t"),
     ),
     "a static side": (
         lambda rows: rows("a").join(rows("a").sparkSession.range(3).groupBy("id").count(), sf_expr("k = id")),
         lambda rows: rows("a").join(rows("a").sparkSession.range(3), sf_expr("k = id")),
     ),
-    "the same value for all rows": (
-        lambda rows: by_time(rows("a"), "hour", "of yesterday"),
-        lambda rows: by_time(rows("a"), "hour", "of today"),
-    ),
-    "another name of UTC": (
-        in_zone("Etc/UTC", lambda rows: by_time(rows("a"), "hour")),
-        lambda rows: by_time(rows("a"), "hour"),
-    ),
+    "the same value for all rows": (of(by_time, "hour", "of yesterday"), of(by_time, "hour", "of today")),
+    "another name of UTC": (in_zone("Etc/UTC", of(by_time, "hour")), of(by_time, "hour")),
     "another zone where no calendar is asked": (
-        in_zone("Asia/Tokyo", lambda rows: windowed(rows("a"), "10 seconds")),
-        lambda rows: windowed(rows("a"), "10 seconds"),
+        in_zone("Asia/Tokyo", of(windowed, "10 seconds")),
+        of(windowed, "10 seconds"),
     ),
     "another zone where sessions end after minutes": (
-        in_zone("Asia/Tokyo", lambda rows: in_sessions(rows("a"), "t", "5 minutes")),
-        lambda rows: in_sessions(rows("a"), "t", "5 minutes"),
+        in_zone("Asia/Tokyo", of(in_sessions, "t", "5 minutes")),
+        of(in_sessions, "t", "5 minutes"),
     ),
     "another zone where rows of an hour meet": (
         in_zone("Asia/Tokyo", lambda rows: matched(rows("a"), rows("b"), on=WITHIN_AN_HOUR)),
         lambda rows: matched(rows("a"), rows("b"), on=WITHIN_AN_HOUR),
     ),
     "another zone where JSON without moments is read": (
-        in_zone("Asia/Tokyo", lambda rows: of_json(rows("a"), "k LONG, n STRING")),
-        lambda rows: of_json(rows("a"), "k LONG, n STRING"),
+        in_zone("Asia/Tokyo", of(of_json, "k LONG, n STRING")),
+        of(of_json, "k LONG, n STRING"),
     ),
     "another zone where no moment is made or told": (
-        in_zone("Asia/Tokyo", lambda rows: of_values(rows("a"), *WITHOUT_MOMENTS)),
-        lambda rows: of_values(rows("a"), *WITHOUT_MOMENTS),
+        in_zone("Asia/Tokyo", of(of_values, *WITHOUT_MOMENTS)),
+        of(of_values, *WITHOUT_MOMENTS),
     ),
     "another zone without state": (
         in_zone("Asia/Tokyo", lambda rows: rows("a").selectExpr("date_trunc('day', t)")),
@@ -272,30 +282,18 @@ SAME: dict[str, tuple[Build, Build]] = {
         in_zone("Asia/Tokyo", lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')")),
         lambda rows: sums(rows("a"), kept="max(t)").selectExpr("date_format(x, 'HH')"),
     ),
-    "other rows of a branch": (
-        lambda rows: in_branches(rows("a"), "v < 3", "v >= 3"),
-        lambda rows: in_branches(rows("a"), "v < 4", "v >= 4"),
-    ),
-    "a watermark more": (
-        lambda rows: sums(rows("a")),
-        lambda rows: sums(rows("a").withWatermark("t", "9 seconds")),
-    ),
+    "other rows of a branch": (of(in_branches, "v < 3", "v >= 3"), of(in_branches, "v < 4", "v >= 4")),
+    "a watermark more": (of(sums), lambda rows: sums(rows("a").withWatermark("t", "9 seconds"))),
     "a watermark on another moment where none bounds the state": (
         lambda rows: sums(with_moments(rows("a"))),
         lambda rows: sums(with_moments(rows("a"), "arrived")),
     ),
-    "another folder": (
-        lambda rows: rows("a").union(rows("b")),
-        lambda rows: rows("a").union(rows("c")),
-    ),
+    "another folder": (lambda rows: rows("a").union(rows("b")), lambda rows: rows("a").union(rows("c"))),
     "another pace and pattern of files": (
-        lambda rows: by_pattern(rows("a"), "*.eu", "*.us"),
-        lambda rows: by_pattern(rows("a"), "*.eu", "*.uk", pace=7),
+        of(by_pattern, "*.eu", "*.us"),
+        of(by_pattern, "*.eu", "*.uk", pace=7),
     ),
-    "the same source twice": (
-        lambda rows: by_pattern(rows("a"), "*.eu", "*.eu"),
-        lambda rows: by_pattern(rows("a"), "*.eu", "*.eu", pace=7),
-    ),
+    "the same source twice": (of(by_pattern, "*.eu", "*.eu"), of(by_pattern, "*.eu", "*.eu", pace=7)),
     "a column more, of a name that another one has": (
         lambda rows: matched(rows("a"), rows("b").withColumnRenamed("k", "id"), on="a.k = b.id"),
         lambda rows: matched(
@@ -323,38 +321,34 @@ SAME: dict[str, tuple[Build, Build]] = {
 }
 CHANGED: dict[str, tuple[Build, Build, str]] = {
     "another key of the same type": (
-        lambda rows: sums(rows("a")),
-        lambda rows: sums(rows("a"), "v"),
+        of(sums),
+        of(sums, "v"),
         "made by groupBy(k).agg(max(v)), the stage has groupBy(v).agg(max(v)) now",
     ),
-    "another aggregate of the same type": (
-        lambda rows: sums(rows("a")),
-        lambda rows: sums(rows("a"), kept="min(v)"),
-        "groupBy(k).agg(min(v)) now",
-    ),
+    "another aggregate of the same type": (of(sums), of(sums, kept="min(v)"), "groupBy(k).agg(min(v)) now"),
     "two counts that have changed places": (
-        lambda rows: told_apart(rows("a"), *CASES),
-        lambda rows: told_apart(rows("a"), *reversed(CASES)),
+        of(told_apart, *CASES),
+        of(told_apart, *reversed(CASES)),
         "what the stage uses of its groups is countif(equalto(v, cast(2))), countif(equalto(v, cast(1))) now",
     ),
     "two filtered counts that have changed places": (
-        lambda rows: told_apart(rows("a"), *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (1, 2))),
-        lambda rows: told_apart(rows("a"), *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (2, 1))),
+        of(told_apart, *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (1, 2))),
+        of(told_apart, *(f"count(*) FILTER (WHERE v = {n}) AS c{n}" for n in (2, 1))),
         "it keeps count(1), equalto(v, cast(1)), count(1), equalto(v, cast(2))",
     ),
     "another aggregate that is used behind the groups": (
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s AS x"),
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t AS x"),
+        of(told_apart, *SUMS, behind="k; s AS x"),
+        of(told_apart, *SUMS, behind="k; t AS x"),
         "it keeps sum(v) of each group, and what the stage uses of its groups is sum(k) now",
     ),
     "branches that have changed places": (
-        lambda rows: in_branches(rows("a"), "v < 3", "v >= 3"),
-        lambda rows: in_branches(rows("a"), "v >= 3", "v < 3"),
+        of(in_branches, "v < 3", "v >= 3"),
+        of(in_branches, "v >= 3", "v < 3"),
         "one of groupBy(k).agg(max(v)) has the rows now that another one of its operators had",
     ),
     "a first value that is not null": (
-        lambda rows: told_apart(rows("a"), "first(v) AS x"),
-        lambda rows: told_apart(rows("a"), "first(v) IGNORE NULLS AS x"),
+        of(told_apart, "first(v) AS x"),
+        of(told_apart, "first(v) IGNORE NULLS AS x"),
         "the stage has groupBy(k).agg(first(v, ignoreNulls=True)) now",
     ),
     "another column of the rows that a join keeps, under the same name": (
@@ -368,8 +362,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "column 'x' of FlatMapGroupsInPandasWithState(k) was column 'v' of its source, and is 'k' now",
     ),
     "another precision of a count of distinct values": (
-        lambda rows: sums(rows("a"), kept="approx_count_distinct(v)"),
-        lambda rows: sums(rows("a"), kept="approx_count_distinct(v, 0.2)"),
+        of(sums, kept="approx_count_distinct(v)"),
+        of(sums, kept="approx_count_distinct(v, 0.2)"),
         "agg(hyperloglogplusplus(v, relativeSD=0.2)) now",
     ),
     "another field of structs in an array": (
@@ -393,12 +387,12 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "were those with greaterthan(k, cast(?)), and Spark would ask no condition of new",
     ),
     "aggregates that are used in another order": (
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; s; t"),
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t; s"),
+        of(told_apart, *SUMS, behind="k; s; t"),
+        of(told_apart, *SUMS, behind="k; t; s"),
         "what the stage uses of its groups is sum(k), sum(v) now",
     ),
     "a filter that uses one more of them": (
-        lambda rows: told_apart(rows("a"), *SUMS, behind="k; t"),
+        of(told_apart, *SUMS, behind="k; t"),
         lambda rows: told_apart(rows("a"), *SUMS).where("s > 1").select("k", "t"),
         "what the stage uses of its groups is sum(v), sum(k) now",
     ),
@@ -432,19 +426,15 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: matched(of_struct(rows("a"), COSTED), rows("b"), kept="a.s AS s"),
         "'s' in it has the fields",
     ),
-    "another size of windows": (
-        lambda rows: windowed(rows("a"), "10 seconds"),
-        lambda rows: windowed(rows("a"), "20 seconds"),
-        "20000000",
-    ),
+    "another size of windows": (of(windowed, "10 seconds"), of(windowed, "20 seconds"), "20000000"),
     "another size of windows in a column of their own": (
-        lambda rows: by_window(rows("a"), "10 seconds"),
-        lambda rows: by_window(rows("a"), "20 seconds"),
+        of(by_window, "10 seconds"),
+        of(by_window, "20 seconds"),
         "20000000",
     ),
     "another size of windows that overlap": (
-        lambda rows: windowed(rows("a"), "10 seconds", "5 seconds"),
-        lambda rows: windowed(rows("a"), "20 seconds", "5 seconds"),
+        of(windowed, "10 seconds", "5 seconds"),
+        of(windowed, "20 seconds", "5 seconds"),
         "20000000",
     ),
     "windows of another moment": (
@@ -462,11 +452,7 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: in_sessions(with_moments(rows("a")), "arrived"),
         "session_window(arrived",
     ),
-    "another gap of sessions": (
-        lambda rows: in_sessions(rows("a"), "t"),
-        lambda rows: in_sessions(rows("a"), "t", "9 seconds"),
-        "9 seconds",
-    ),
+    "another gap of sessions": (of(in_sessions, "t"), of(in_sessions, "t", "9 seconds"), "9 seconds"),
     "another gap of sessions in SQL": (
         lambda rows: rows("a").groupBy(sf_expr("session_window(t, '5 seconds')"), "k").count(),
         lambda rows: rows("a").groupBy(sf_expr("session_window(t, '9 seconds')"), "k").count(),
@@ -478,8 +464,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "its watermark was of t and is of arrived now",
     ),
     "days of another time zone": (
-        in_zone("Asia/Tokyo", lambda rows: by_time(rows("a"), "day")),
-        lambda rows: by_time(rows("a"), "day"),
+        in_zone("Asia/Tokyo", of(by_time, "day")),
+        of(by_time, "day"),
         "those of the time zone Asia/Tokyo, and the session's is UTC now: set spark.sql.session.timeZone back",
     ),
     "days of another time zone in a column of their own": (
@@ -490,8 +476,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "those of the time zone Asia/Tokyo",
     ),
     "sessions of days in another time zone": (
-        in_zone("Asia/Tokyo", lambda rows: in_sessions(rows("a"), "t", "1 day")),
-        lambda rows: in_sessions(rows("a"), "t", "1 day"),
+        in_zone("Asia/Tokyo", of(in_sessions, "t", "1 day")),
+        of(in_sessions, "t", "1 day"),
         "those of the time zone Asia/Tokyo",
     ),
     "rows of a day that meet in another time zone": (
@@ -503,8 +489,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "those of the time zone Asia/Tokyo",
     ),
     "moments of JSON in another time zone": (
-        in_zone("Asia/Tokyo", lambda rows: of_json(rows("a"), "k LONG, n TIMESTAMP")),
-        lambda rows: of_json(rows("a"), "k LONG, n TIMESTAMP"),
+        in_zone("Asia/Tokyo", of(of_json, "k LONG, n TIMESTAMP")),
+        of(of_json, "k LONG, n TIMESTAMP"),
         "those of the time zone Asia/Tokyo",
     ),
     **{
@@ -524,14 +510,10 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
             "to_json(struct(t)) AS x",
         )
     },
-    "another part of a map": (
-        lambda rows: of_parts(rows("a"), "m['price']"),
-        lambda rows: of_parts(rows("a"), "m['tax']"),
-        "(m, tax)",
-    ),
+    "another part of a map": (of(of_parts, "m['price']"), of(of_parts, "m['tax']"), "(m, tax)"),
     "another part of a text": (
-        lambda rows: of_parts(rows("a"), "get_json_object(j, '$.price')"),
-        lambda rows: of_parts(rows("a"), "get_json_object(j, '$.tax')"),
+        of(of_parts, "get_json_object(j, '$.price')"),
+        of(of_parts, "get_json_object(j, '$.tax')"),
         "(j, $.tax)",
     ),
     "another key of a join that takes nulls for equal": (
@@ -555,8 +537,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "join on left k, right v, the stage has join on left v, right k now",
     ),
     "the other side's column of one name": (
-        lambda rows: with_names(rows("a"), "sum(a.v)"),
-        lambda rows: with_names(rows("a"), "sum(b.v)"),
+        of(with_names, "sum(a.v)"),
+        of(with_names, "sum(b.v)"),
         "has the columns of nothing, the stage has v 2 now",
     ),
     "duplicates by the same columns in another order": (
@@ -570,13 +552,13 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "deduplicate(k, v), the stage has deduplicate(v, k) now",
     ),
     "other columns of DISTINCT": (
-        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, v FROM {rows}"),
-        lambda rows: in_sql(rows("a"), "SELECT DISTINCT v, k FROM {rows}"),
+        of(in_sql, "SELECT DISTINCT k, v FROM {rows}"),
+        of(in_sql, "SELECT DISTINCT v, k FROM {rows}"),
         "distinct(k, v), the stage has distinct(v, k) now",
     ),
     "another column of DISTINCT under the same name": (
-        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, v AS x FROM {rows}"),
-        lambda rows: in_sql(rows("a"), "SELECT DISTINCT k, k AS x FROM {rows}"),
+        of(in_sql, "SELECT DISTINCT k, v AS x FROM {rows}"),
+        of(in_sql, "SELECT DISTINCT k, k AS x FROM {rows}"),
         "distinct(k, v), the stage has distinct(k, k) now",
     ),
     "more groupings of the same columns": (
@@ -585,15 +567,11 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "grouping sets",
     ),
     "fields of a state in another order": (
-        lambda rows: with_state(rows("a"), "seen long, total long"),
-        lambda rows: with_state(rows("a"), "total long, seen long"),
+        of(with_state, "seen long, total long"),
+        of(with_state, "total long, seen long"),
         "state(seen, total), the stage has state(total, seen) now",
     ),
-    "another unit of time": (
-        lambda rows: by_time(rows("a"), "hour"),
-        lambda rows: by_time(rows("a"), "day"),
-        "(day, t)",
-    ),
+    "another unit of time": (of(by_time, "hour"), of(by_time, "day"), "(day, t)"),
     "another unit of time in a join": (
         lambda rows: matched(rows("a"), rows("b"), on="date_trunc('hour', a.t) = date_trunc('hour', b.t)"),
         lambda rows: matched(rows("a"), rows("b"), on="date_trunc('day', a.t) = date_trunc('day', b.t)"),
@@ -616,7 +594,7 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
     ),
     "an operator that is gone": (
         lambda rows: sums(rows("a").dropDuplicates(["k", "t"])),
-        lambda rows: sums(rows("a")),
+        of(sums),
         "the stage has groupBy(k).agg(max(v)) now",
     ),
     "sources in another order": (
@@ -625,8 +603,8 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "the order of its sources was",
     ),
     "sources of one folder in another order": (
-        lambda rows: by_pattern(rows("a"), "*.eu", "*.us"),
-        lambda rows: by_pattern(rows("a"), "*.us", "*.eu", pace=7),
+        of(by_pattern, "*.eu", "*.us"),
+        of(by_pattern, "*.us", "*.eu", pace=7),
         "the order of its sources was another one",
     ),
     "sources that have moved on by one": (
@@ -635,17 +613,6 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         "the order of its sources was",
     ),
 }
-
-
-def in_branches(frame: Any, one: str, other: str) -> Any:
-    """Greatest values of two parts of the rows."""
-    return sums(frame.where(one)).union(sums(frame.where(other)))
-
-
-def sf_expr(text: str) -> Any:
-    import pyspark.sql.functions as sf
-
-    return sf.expr(text)
 
 
 def test_what_state_depends_on_may_not_change_and_all_else_may(rows: Rows, tmp_path: Path) -> None:
