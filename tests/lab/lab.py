@@ -35,7 +35,8 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.streaming.restart import FixedDelay, RestartStrategy
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from tests import progress
-from tests.lab.streams import SETTINGS, Lines, Running
+from tests.lab.lines import Lines
+from tests.lab.streams import SETTINGS, Running
 from tests.records import find_record, stored_record
 
 CHAINED_EPOCHS = os.environ.get("DAGSTER_CKPT_TEST_CHAINING") != "0"

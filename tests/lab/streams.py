@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +22,7 @@ from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from tests import progress
+from tests.lab.lines import Lines
 
 CHECKPOINT_TRIES = 20
 SETTINGS = StreamingSettings(
@@ -31,19 +32,6 @@ SETTINGS = StreamingSettings(
     start_timeout=progress.QUIET,
     stop_timeout=progress.QUIET,
 )
-
-
-@dataclass
-class Lines:
-    """A reporter that remembers."""
-
-    said: list[str] = field(default_factory=list)
-
-    def info(self, message: str) -> None:
-        self.said.append(message)
-
-    def warn(self, message: str) -> None:
-        self.said.append(f"WARN {message}")
 
 
 @dataclass

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import (
     CompletedRecord,
     CoordinatorRecord,
+    CountsRecord,
+    PendingRecord,
+    PendingStageRecord,
     TriggerRecord,
 )
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
@@ -129,6 +133,28 @@ class World:
         changed = record.model_copy(update={"completed": kept, "next_id": max(record.next_id, number + 1)})
         self.write(changed, self.row(number, status, **fields))
 
+    def pend(
+        self, number: int, *uids: str, at: float = 100.0, deadline: float = 700.0, **fields: Any
+    ) -> None:
+        """Begin a checkpoint that waits for these stages; ``fields`` are more of the record's."""
+        pending = PendingRecord(
+            checkpoint_id=number,
+            properties=properties_for(CheckpointKind.CHECKPOINT, CheckpointConfig()),
+            trigger=TriggerRecord(periodic=True),
+            triggered_at=at,
+            deadline_at=deadline,
+            stages=tuple(PendingStageRecord(uid=uid) for uid in uids),
+        )
+        self.change(pending=(pending,), **fields)
+
+    def live(self, *late: str) -> None:
+        """Take two checkpoints and a savepoint, fail at one, and begin one that waits for these stages."""
+        self.checkpoint(1)
+        self.checkpoint(2)
+        self.savepoint(3)
+        self.over(4, CheckpointStatus.FAILED)
+        self.pend(5, *late, counts=CountsRecord(total=5, completed=3, failed=1), lease_until=110.0)
+
     # --- snapshots ------------------------------------------------------------------------------------------
 
     def checkpoint(self, number: int, *, batches: int = 2, **fields: Any) -> StoredSnapshot:
@@ -233,6 +259,23 @@ class World:
         """Flip the first byte."""
         content = storage.contents[key]
         storage.contents[key] = bytes([content[0] ^ 0xFF]) + content[1:]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A coordinator resource, as far as tables need one."""
+
+    world: World
+
+    @property
+    def resolved_work_dir(self) -> Path:
+        return self.world.folder / "work"
+
+    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
+        return Path(pipeline.table_dir) if pipeline.table_dir else self.world.folder / "tables"
+
+    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
+        return self.world.deployment
 
 
 def data_keys(stored: StoredSnapshot) -> list[str]:

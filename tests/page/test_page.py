@@ -12,12 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 from dagster_ckpt.core import units
-from dagster_ckpt.core.checkpoint.record import CountsRecord, PendingRecord, PendingStageRecord, TriggerRecord
 from dagster_ckpt.core.checkpoint.shown import ServingRecord
-from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
 from dagster_ckpt.page.html import index_html, page_html
@@ -30,19 +26,7 @@ from tests.operations.world import SALES, World
 def world(tmp_path: Path) -> World:
     """Two checkpoints, a savepoint, one that failed, and one in progress that waits for a stage."""
     world = World(tmp_path / "queries")
-    world.checkpoint(1)
-    world.checkpoint(2)
-    world.savepoint(3)
-    world.over(4, CheckpointStatus.FAILED)
-    pending = PendingRecord(
-        checkpoint_id=5,
-        properties=properties_for(CheckpointKind.CHECKPOINT, CheckpointConfig()),
-        trigger=TriggerRecord(periodic=True),
-        triggered_at=100.0,
-        deadline_at=700.0,
-        stages=(PendingStageRecord(uid="totals"), PendingStageRecord(uid="late")),
-    )
-    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=110.0)
+    world.live("totals", "late")
     return world
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from dagster_ckpt.dagster.reports.stream_events import HANGING, StreamingEvents
 from dagster_ckpt.spark.epoch.drains import wait_for
 from dagster_ckpt.spark.streaming.progress import PendingProgress, RunningStageProgress, StreamProgress
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
+from tests.lab.lines import Lines
 
 
 def test_a_checkpoint_is_told_from_its_trigger_to_its_completion() -> None:
@@ -154,16 +154,6 @@ class Query:
     @property
     def lastProgress(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self.progress
-
-
-class Lines:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def info(self, message: str) -> None:
-        self.said.append(message)
-
-    warn: Callable[[str], None] = info
 
 
 def test_a_stage_of_an_epoch_says_how_far_it_is_and_is_never_silent_for_more_than_a_minute() -> None:

@@ -23,12 +23,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 
-from dagster_ckpt.core.checkpoint.record import CountsRecord, PendingRecord, PendingStageRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.record import CountsRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
-from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.properties import properties_for
+from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.ext.metrics.command import exposition, serve
 from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading, read_pipelines
@@ -61,19 +59,7 @@ class TimedWorld(World):
 def world(tmp_path: Path) -> World:
     """Two checkpoints, a savepoint, one that failed, and one in progress."""
     world = TimedWorld(tmp_path / "queries")
-    world.checkpoint(1)
-    world.checkpoint(2)
-    world.savepoint(3)
-    world.over(4, CheckpointStatus.FAILED)
-    pending = PendingRecord(
-        checkpoint_id=5,
-        properties=properties_for(CheckpointKind.CHECKPOINT, CheckpointConfig()),
-        trigger=TriggerRecord(periodic=True),
-        triggered_at=100.0,
-        deadline_at=700.0,
-        stages=(PendingStageRecord(uid="totals"),),
-    )
-    world.change(pending=(pending,), counts=CountsRecord(total=5, completed=3, failed=1), lease_until=110.0)
+    world.live("totals")
     return world
 
 

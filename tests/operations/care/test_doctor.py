@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.checkpoint.record import CleanupRecord, PendingRecord, TriggerRecord
+from dagster_ckpt.core.checkpoint.record import CleanupRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.care.doctor import FindingKind, diagnose
 from tests.operations.world import BASE, SALES, World, data_keys
@@ -77,19 +74,9 @@ def test_complete_snapshots_the_store_does_not_know_are_no_trouble(world: World)
 
 def test_a_checkpoint_past_its_deadline_and_waiting_deletions_are_told(world: World) -> None:
     world.checkpoint(1)
-    pending = PendingRecord(
-        checkpoint_id=2,
-        properties=properties_for(CheckpointKind.CHECKPOINT, CheckpointConfig()),
-        trigger=TriggerRecord(periodic=True),
-        triggered_at=10.0,
-        deadline_at=400.0,
-        stages=(),
-    )
     location = SnapshotLocation(base_uri=BASE, folder="sales/chk-9")
-    world.change(
-        pending=(pending,),
-        cleanup=(CleanupRecord(checkpoint_id=9, location=location, complete=True),),
-    )
+    left = CleanupRecord(checkpoint_id=9, location=location, complete=True)
+    world.pend(2, at=10.0, deadline=400.0, cleanup=(left,))
     found = diagnose(world.deployment, now=1000.0)
     assert [f.kind for f in found.findings] == [FindingKind.OVERDUE, FindingKind.PENDING_CLEANUP]
     assert "10 min ago" in found.findings[0].message

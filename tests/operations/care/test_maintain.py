@@ -10,8 +10,8 @@ from dagster_ckpt.dagster.checks.history import horizon_result
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.care.maintain import maintain_tables, plan_maintenance
 from dagster_ckpt.operations.restores.horizon import restorability
-from tests.operations.readers.test_load_table import Known, played, sales
-from tests.operations.world import World
+from tests.operations.readers.test_load_table import played, sales
+from tests.operations.world import Known, World
 from tests.tables import files_in, pairs_in
 
 

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from dagster_ckpt.core.checkpoint.shown import ServedTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.operations.deployment import Deployment, Operator, audit_of
+from dagster_ckpt.operations.deployment import Operator, audit_of
 from dagster_ckpt.operations.readers.blue_green import (
     Swapped,
     compare_readers,
@@ -33,27 +32,10 @@ from dagster_ckpt.spark.snapshot.upload import UploadMode
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from dagster_ckpt.testing.sinks.contents import pairs
 from tests.lab.pipelines import sink, source, wired
-from tests.operations.world import SALES, World
+from tests.operations.world import SALES, Known, World
 from tests.tables import Attempt
 
 GREEN, BLUE2 = PipelineId("sales_green"), PipelineId("sales_next")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A coordinator resource, as far as tables need one."""
-
-    world: World
-
-    @property
-    def resolved_work_dir(self) -> Path:
-        return self.world.folder / "work"
-
-    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
-        return Path(pipeline.table_dir) if pipeline.table_dir else self.world.folder / "tables"
-
-    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
-        return self.world.deployment
 
 
 def sales(to: Any = None) -> CheckpointedPipeline:

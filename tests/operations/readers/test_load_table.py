@@ -15,32 +15,14 @@ from deltalake import DeltaTable as Reader
 from dagster_ckpt import CheckpointedPipeline, load_table
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, KafkaTopic, SqlTable
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.testing.sinks.contents import pairs
 from tests.lab.pipelines import sink, source, wired
-from tests.operations.world import World
+from tests.operations.world import Known, World
 from tests.tables import Attempt, Cut, files_in
 
 KEYS = [pytest.param((), id="append"), pytest.param(("k",), id="upsert")]
-
-
-@dataclass(frozen=True)
-class Known:
-    """A coordinator resource, as far as tables need one."""
-
-    world: World
-
-    @property
-    def resolved_work_dir(self) -> Path:
-        return self.world.folder / "work"
-
-    def resolved_table_dir(self, pipeline: CheckpointedPipeline) -> Path:
-        return self.world.folder / "tables"
-
-    def deployment(self, pipeline: CheckpointedPipeline | None = None) -> Deployment:
-        return self.world.deployment
 
 
 def sales(key: tuple[str, ...] = (), to: Any = None, more: bool = False) -> CheckpointedPipeline:

@@ -51,6 +51,7 @@ from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faulty import SimulatedCrash
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
 from dagster_ckpt.testing.sinks.run import stage
+from tests.lab.lines import Lines
 from tests.lab.pipelines import sink, source, wired
 
 SINKS = ("orders", "ledger", "totals")
@@ -91,16 +92,6 @@ def pipeline_in(
         sink("ledger", lambda numbers: numbers, key=("k",), to=targets["ledger"]),
         sink("totals", lambda numbers: numbers, key=("k",), to=targets["totals"]),
     )
-
-
-class Silent:
-    """A reporter nobody listens to."""
-
-    def info(self, message: str) -> None:
-        """Nothing."""
-
-    def warn(self, message: str) -> None:
-        """Nothing."""
 
 
 @dataclass
@@ -163,7 +154,7 @@ class Process:
             session=lambda: None,  # type: ignore[arg-type,return-value]
             tell=shop.told.append,
         )
-        self.gateway = EpochGateway(tables=self.tables, reporter=Silent())
+        self.gateway = EpochGateway(tables=self.tables, reporter=Lines())
         options = RestoreOptions.of(**restore)
         self.coordinator = CheckpointCoordinator.open(
             AttemptSetup(
@@ -191,7 +182,7 @@ class Process:
         decision = self.coordinator.restored
         at = SinksAtStart(
             sinks=self.tables,
-            reporter=Silent(),
+            reporter=Lines(),
             before=self._before,
             about_to_change=self.coordinator.tables_change,
         )

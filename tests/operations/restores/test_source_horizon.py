@@ -23,8 +23,7 @@ from dagster_ckpt.page.facts import Links, page_facts
 from dagster_ckpt.page.html import page_html
 from dagster_ckpt.testing import MemoryTopics
 from tests.lab.pipelines import sink, wired
-from tests.operations.readers.test_load_table import Known
-from tests.operations.world import SALES, World
+from tests.operations.world import SALES, Known, World
 
 
 @pytest.fixture

@@ -21,17 +21,8 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import write_committable
 from dagster_ckpt.spark.sink.phases import Due
 from tests.ext.sql.tables import FIRST, LONGS, permit, staged
+from tests.lab.lines import Lines
 from tests.lab.pipelines import sink, source, wired
-
-
-class Silent:
-    """A reporter nobody listens to."""
-
-    def info(self, message: str) -> None:
-        """Nothing."""
-
-    def warn(self, message: str) -> None:
-        """Nothing."""
 
 
 def opened(pipeline: CheckpointedPipeline, folder: Path) -> sinks.PipelineSinks:
@@ -56,7 +47,7 @@ def publish_at(
         if batch is not None:
             log.append_data(BatchId(batch), [])
         log.append_barrier(CheckpointId(checkpoint), timestamp=1.0)
-    mine.publish(attempt, CheckpointId(checkpoint), permit(checkpoint), Silent())
+    mine.publish(attempt, CheckpointId(checkpoint), permit(checkpoint), Lines())
 
 
 def test_of_two_tables_with_one_name_the_failure_of_one_is_told_though_the_other_is_published(

@@ -15,7 +15,8 @@ from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longes
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
 from dagster_ckpt.testing.clock import ManualClock
 from tests.lab.lab import Lab
-from tests.lab.streams import Lines, commits_that_wait, until
+from tests.lab.lines import Lines
+from tests.lab.streams import commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 

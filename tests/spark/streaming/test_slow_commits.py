@@ -17,7 +17,8 @@ from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
 from dagster_ckpt.testing.clock import ManualClock
 from tests.lab.lab import Lab
-from tests.lab.streams import Lines, commits_that_wait, until
+from tests.lab.lines import Lines
+from tests.lab.streams import commits_that_wait, until
 from tests.spark.streaming.pipelines import Numbers, read_rows, straight
 
 
