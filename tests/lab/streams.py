@@ -19,6 +19,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService
 from tests import progress
@@ -48,6 +49,13 @@ class Running:
         coordinator = self.service.coordinator
         assert coordinator is not None, "the run has not opened its coordinator"
         return coordinator
+
+    @property
+    def current(self) -> StreamingRun:
+        """The run of its stages that goes on now."""
+        current = self.service.current
+        assert current is not None, "no stages run"
+        return current
 
     @property
     def reporter(self) -> Lines:

@@ -91,8 +91,7 @@ def test_a_stream_whose_commit_hangs_reads_no_further_and_then_all_the_rest(
         stream = lab.start(straight(numbers.folder), interval="50 ms")
         try:
             until(lambda: any("sources wait" in line for line in stream.reporter.said), stream)
-            run = stream.service.current
-            assert run is not None
+            run = stream.current
             source = run.stages[StageUid("numbers")]
             stood = source.worker.log.last_batch()
             numbers.put(3)

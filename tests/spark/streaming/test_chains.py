@@ -89,8 +89,7 @@ def until_totals(running: Running, lab: Lab, rows: int) -> None:
 
 
 def stages_of(running: Running) -> dict[str, tuple[int, ...]]:
-    current = running.service.current
-    assert current is not None
+    current = running.current
     return {str(uid): tuple(stage.worker.inputs) for uid, stage in current.stages.items()}  # type: ignore[misc]
 
 

@@ -38,8 +38,7 @@ class _DeadJob(SnapshotJob):
 def crash_at(running: Running, uid: str) -> Callable[[], bool]:
     """Let the run die when the next checkpoint is cut at ``uid`` and nothing of its snapshot is stored."""
     running.wait_until_running()
-    current = running.service.current
-    assert current is not None
+    current = running.current
     worker = current.stages[StageUid(uid)].worker
     make = worker.make_job
     dead = threading.Event()
@@ -106,8 +105,7 @@ def test_a_run_that_dies_between_a_batch_that_was_read_and_its_commit_restores_e
     held, dead = hold_commits(monkeypatch, running, "numbers")
     feed(numbers, 1)
     until(held.is_set, running)
-    run = running.service.current
-    assert run is not None
+    run = running.current
     stages = run.stages
     until(lambda: all(stage.is_quiet() for uid, stage in stages.items() if uid != "numbers"), running)
     number = running.trigger()

@@ -91,8 +91,7 @@ def all_published(lab: Lab, running: Running, count: int) -> None:
 
 
 def batch_of(running: Running, uid: str) -> int:
-    current = running.service.current
-    assert current is not None
+    current = running.current
     return int(current.stages[StageUid(uid)].worker.batches.look().batch or 0)
 
 
@@ -253,8 +252,7 @@ def test_a_table_that_cannot_be_published_ends_the_stream_as_failed_checkpoints_
 
 
 def _kill_query(running: Running, uid: str) -> None:
-    current = running.service.current
-    assert current is not None
+    current = running.current
     query = current.stages[StageUid(uid)].query
     assert query is not None
     query.stop()

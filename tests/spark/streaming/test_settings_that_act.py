@@ -97,8 +97,7 @@ def test_without_checkpoints_after_the_end_one_ended_source_refuses_them_all(
     some, ever = Numbers(tmp_path / "some"), Numbers(tmp_path / "ever")
     some.put(2)
     running = lab.start(two_sources(some.folder, ever.folder), checkpoints_after_tasks_finish=False)
-    current = running.service.current
-    assert current is not None
+    current = running.current
     until(lambda: current.stages[StageUid("some")].is_ended, running)
     refused = running.coordinator.trigger(CheckpointRequest())
     assert isinstance(refused, Rejected)
@@ -129,8 +128,7 @@ def test_the_in_flight_data_of_one_checkpoint_is_left_out_of_a_restore(
     numbers.put(2)
     running = lab.start(pipeline, unaligned=True)
     until(lambda: bool(running.checkpoint()) and sum(read_rows(lab.tables).values()) == 2, running)
-    current = running.service.current
-    assert current is not None
+    current = running.current
     rows = current.stages[StageUid("rows")]
     rows.gate.hold(Hold.BOUNDARY)
     numbers.put(3)
@@ -168,8 +166,7 @@ def test_what_is_told_of_a_stream_shows_its_latest_checkpoints(lab: Lab, tmp_pat
     watch = ProgressWatch(tell=tell, tell_every=0.1)
     for _ in range(3):
         running.checkpoint()
-    current = running.service.current
-    assert current is not None
+    current = running.current
 
     def seen() -> bool:
         watch.tick(current, restarts=0)

@@ -274,8 +274,7 @@ def test_who_has_acknowledged_who_is_blocked_and_how_each_stage_is_going_can_be_
     pipeline = diamond(numbers.folder)
     running = lab.start(pipeline)
     numbers.put(5)
-    current = running.service.current
-    assert current is not None
+    current = running.current
     batches = current.stages[StageUid("numbers")].worker.batches
     until(lambda: batches.look().batch is not None, running)
     running.checkpoint()

@@ -177,8 +177,7 @@ def test_a_savepoint_of_a_stream_that_was_stopped_holds_the_rows_that_were_on_th
     numbers.put(10)
     running = lab.start(jobs.pipeline)
     until(lambda: bool(running.checkpoint()) and read_rows(jobs.tables) == expected_rows(10), running)
-    current = running.service.current
-    assert current is not None
+    current = running.current
     met = current.stages[StageUid("met")]
     met.gate.hold(Hold.SAVEPOINT)
     numbers.put(10)
