@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,12 +25,11 @@ from dagster_ckpt.ext.delta.lake import Outside, committing, properties_of, read
 from dagster_ckpt.ext.delta.upsert import adds, files_of_log, write_files
 from dagster_ckpt.ext.delta.version import Commit, DeltaVersion, retention_hours
 from dagster_ckpt.spark.files import batch_folder_name
-from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 from dagster_ckpt.spark.sink.rewrite import gathered, small_alike
 from dagster_ckpt.spark.sink.table_files import StagedFolder
 from dagster_ckpt.spark.sink.versioned.backend import Raced
-from dagster_ckpt.spark.sink.versioned.engine import Engine
+from dagster_ckpt.spark.sink.versioned.upkeep import LATE, MERGED, TARGET, AttemptGarbage, nothing_is_old
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
@@ -43,15 +42,8 @@ def pinned_versions(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> l
     return sorted(state.number for state in found if state is not None)
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """Garbage that an attempt removes, at a moment."""
-
-    engine: Engine[DeltaVersion]
-    attempt: AttemptId
-    now: float
-    needed: Sequence[TableSnapshot]
-    waiting: Sequence[PreparedBatch]
+class Garbage(AttemptGarbage[DeltaVersion]):
+    """Staged folders that nothing needs."""
 
     def collect(self) -> int:
         """Remove it; return how many folders went."""
@@ -78,18 +70,11 @@ class Garbage:
             if folder.path in pinned:
                 continue
             if commit is None:  # of an attempt that was aborted, or the log no longer reaches back to it
-                if self._is_over(version, folder) and (is_whole or self._is_old(version, folder)):
+                if self.is_over(version, folder) and (is_whole or self._is_old(version, folder)):
                     doomed.append(folder)
             elif version is not None and self._is_expired(version, folder.path, commit):
                 doomed.append(folder)
         return doomed
-
-    def _is_over(self, version: DeltaVersion | None, folder: StagedFolder) -> bool:
-        """True where nothing of a folder is to be published any more."""
-        mark = version.mark if version is not None else None
-        through = -1 if mark is None or mark.through_batch is None else mark.through_batch
-        is_shown = folder.epoch == self.attempt.epoch and folder.batch_id <= through
-        return folder.epoch < self.attempt.epoch or is_shown
 
     def _is_old(self, version: DeltaVersion | None, folder: StagedFolder) -> bool:
         hours = 0.0 if version is None else retention_hours(version.table.metadata().configuration)
@@ -131,15 +116,12 @@ class Garbage:
         return times[place] if place < len(times) else None
 
 
-_TARGET = 100 * 1024 * 1024
-"""Size of a file from which delta-rs leaves it as it is."""
 _KEPT_VERSIONS = 1000
 """Newest versions of a table of our own whose entries the log keeps, whatever cuts need."""
 _AT_ONCE = 512
 """Entries that are removed in one step."""
 LOG_IS_OURS = {"delta.enableExpiredLogCleanup": "false"}
 """Of a table of our own: whoever cleans up by age does not know the cuts."""
-_MERGED = "small files merged"
 _REMOVED = "files removed that left the table before its retention"
 
 
@@ -150,9 +132,9 @@ def planned(backend: DeltaBackend, needed: Sequence[TableSnapshot]) -> list[Upke
         return []
     small, size = _small_files(version)
     keep = kept_versions(version, needed)
-    found = [Upkeep(what=_MERGED, files=small, bytes=size)]
+    found = [Upkeep(what=MERGED, files=small, bytes=size)]
     if keep is None:
-        return [*found, _not_vacuumed()]
+        return [*found, nothing_is_old(_REMOVED)]
     with reading(backend.place):
         old = version.table.vacuum(dry_run=True, keep_versions=keep)
     return [*found, Upkeep(what=_REMOVED, files=len(old))]
@@ -167,7 +149,7 @@ def maintained(backend: DeltaBackend, needed: Sequence[TableSnapshot]) -> list[U
     version = backend.load() or version
     keep = kept_versions(version, needed)
     if keep is None:
-        return [*done, _not_vacuumed()]
+        return [*done, nothing_is_old(_REMOVED)]
     with committing(backend.place):
         removed = Outside.vacuum(version.table, keep)
     return [*done, Upkeep(what=_REMOVED, files=len(removed))]
@@ -241,7 +223,7 @@ def _small_files(version: DeltaVersion) -> tuple[int, int]:
     partitions = [name for name in actions.schema.names if name.startswith("partition.")]
     keys = list(zip(*(actions.column(name).to_pylist() for name in partitions), strict=True)) or None
     sizes = actions.column("size_bytes").to_pylist()
-    small = [(keys[i] if keys else (), size) for i, size in enumerate(sizes) if size < _TARGET]
+    small = [(keys[i] if keys else (), size) for i, size in enumerate(sizes) if size < TARGET]
     count = Counter(key for key, _ in small)
     merged = [size for key, size in small if count[key] > 1]
     return len(merged), sum(merged)
@@ -250,20 +232,13 @@ def _small_files(version: DeltaVersion) -> tuple[int, int]:
 def _merge(version: DeltaVersion) -> Upkeep:
     small, size = _small_files(version)
     if not small:
-        return Upkeep(what=_MERGED)
+        return Upkeep(what=MERGED)
     try:
         with committing(version.place):
             metrics = Outside.compact(version.table)
     except Raced:
-        return Upkeep(what=_MERGED, note="a publish was faster and changed the same files: the next time")
-    return Upkeep(what=_MERGED, files=int(metrics.get("numFilesRemoved", 0)), bytes=size)
-
-
-def _not_vacuumed() -> Upkeep:
-    return Upkeep(
-        what=_REMOVED,
-        note="no retained checkpoint or savepoint has published to this table: nothing can be called old",
-    )
+        return Upkeep(what=MERGED, note=LATE)
+    return Upkeep(what=MERGED, files=int(metrics.get("numFilesRemoved", 0)), bytes=size)
 
 
 def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId) -> int:

@@ -26,12 +26,10 @@ from dagster_ckpt.ext.iceberg.files import write_files
 from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
 from dagster_ckpt.ext.iceberg.upsert import written_below
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
-from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 from dagster_ckpt.spark.sink.rewrite import conformed, small_alike
-from dagster_ckpt.spark.sink.table_files import StagedFolder
 from dagster_ckpt.spark.sink.versioned.backend import Raced
-from dagster_ckpt.spark.sink.versioned.engine import Engine
+from dagster_ckpt.spark.sink.versioned.upkeep import LATE, MERGED, TARGET, AttemptGarbage, nothing_is_old
 
 _DEFAULT_AGE_MS = 5 * 86_400_000
 _SETTLED_MS = 3_600_000
@@ -162,14 +160,9 @@ STAYS = 3600
 
 
 @dataclass(frozen=True)
-class Garbage:
-    """Garbage that an attempt removes, at a moment."""
+class Garbage(AttemptGarbage[IcebergVersion]):
+    """Snapshots and staged folders that nothing needs."""
 
-    engine: Engine[IcebergVersion]
-    attempt: AttemptId
-    now: float
-    needed: Sequence[TableSnapshot]
-    waiting: Sequence[PreparedBatch]
     read: ReadManifests = field(default_factory=ReadManifests)
 
     @property
@@ -185,7 +178,7 @@ class Garbage:
                 removed = self._expiry.carry_out(version)
             version = self.engine.newest(self.attempt)
         staged = self.engine.staged
-        folders = [f for f in staged.not_waiting(self.needed, self.waiting) if self._may_go(version, f)]
+        folders = [f for f in staged.not_waiting(self.needed, self.waiting) if self.is_over(version, f)]
         if version is not None:
             shown = {staged.folder_of(name) for name in self.read.shown(version, self.now)}
             left = {staged.folder_of(name): time for name, time in self.read.left.items()}
@@ -194,21 +187,8 @@ class Garbage:
             staged.remove(folder)
         return removed + len(folders)
 
-    # --- files ------------------------------------------------------------------------------------------------
 
-    def _may_go(self, version: IcebergVersion | None, folder: StagedFolder) -> bool:
-        """True where nothing of a folder is to be published any more, whether it was or not."""
-        mark = version.mark if version is not None else None
-        through = mark.through_batch if mark is not None else None
-        is_over = through is not None and folder.batch_id <= through
-        return folder.epoch < self.attempt.epoch or (folder.epoch == self.attempt.epoch and is_over)
-
-
-_TARGET = 100 * 1024 * 1024
-"""Size of a file from which it is left as it is."""
-_MERGED = "small files merged"
 _EXPIRED = "snapshots expired that are older than the table keeps them"
-_LATE = "a publish was faster: the next time"
 Bins = list[list[FileScanTask]]
 
 
@@ -218,7 +198,7 @@ def planned(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list[Up
     if version is None:
         return []
     if not _is_known(version, needed):
-        return [_merge(version, _bins(version)), _not_expired()]
+        return [_merge(version, _bins(version)), nothing_is_old(_EXPIRED)]
     expired = Expiry(needed, time.time(), knows_pending=False).expired(version)
     return [_merge(version, _bins(version)), Upkeep(what=_EXPIRED, files=len(expired))]
 
@@ -231,14 +211,14 @@ def maintained(backend: IcebergBackend, needed: Sequence[TableSnapshot]) -> list
     bins = _bins(version)
     done = _merge(version, bins)
     if bins and not _is_merged(version, bins):
-        done = Upkeep(what=_MERGED, note=_LATE)
+        done = Upkeep(what=MERGED, note=LATE)
     version = backend.load()
     if version is None or not _is_known(version, needed):
-        return [done, _not_expired()]
+        return [done, nothing_is_old(_EXPIRED)]
     try:
         expired = Expiry(needed, time.time(), knows_pending=False).carry_out(version)
     except Raced:
-        return [done, Upkeep(what=_EXPIRED, note=_LATE)]
+        return [done, Upkeep(what=_EXPIRED, note=LATE)]
     return [done, Upkeep(what=_EXPIRED, files=expired)]
 
 
@@ -281,7 +261,7 @@ def _small(version: IcebergVersion) -> list[FileScanTask]:
     with reading(version.place):
         tasks = list(version.table.scan().plan_files())
     spec = version.table.metadata.default_spec_id
-    return [t for t in tasks if t.file.file_size_in_bytes < _TARGET and t.file.spec_id == spec]
+    return [t for t in tasks if t.file.file_size_in_bytes < TARGET and t.file.spec_id == spec]
 
 
 def _bins(version: IcebergVersion) -> Bins:
@@ -291,9 +271,9 @@ def _bins(version: IcebergVersion) -> Bins:
         groups[repr(task.file.partition)].append(task)
     bins: Bins = []
     for group in groups.values():
-        size = _TARGET
+        size = TARGET
         for task in group:
-            if size >= _TARGET:
+            if size >= TARGET:
                 bins.append([])
                 size = 0
             bins[-1].append(task)
@@ -311,9 +291,9 @@ def _has_deletes(version: IcebergVersion) -> bool:
 def _merge(version: IcebergVersion, bins: Bins) -> Upkeep:
     if version.number is not None and _has_deletes(version):
         note = "the table has delete files, which pyiceberg cannot compact: run rewrite_data_files of Spark"
-        return Upkeep(what=_MERGED, note=note)
+        return Upkeep(what=MERGED, note=note)
     sizes = [task.file.file_size_in_bytes for tasks in bins for task in tasks]
-    return Upkeep(what=_MERGED, files=len(sizes), bytes=sum(sizes))
+    return Upkeep(what=MERGED, files=len(sizes), bytes=sum(sizes))
 
 
 def _rewritten(transaction: Transaction, bins: Bins, below: str) -> tuple[list[DataFile], list[DataFile]]:
@@ -327,10 +307,3 @@ def _rewritten(transaction: Transaction, bins: Bins, below: str) -> tuple[list[D
         folder = below or tasks[0].file.file_path.rpartition("/")[0]
         added += write_files(written_below(metadata, folder), rows, io)
     return added, [task.file for tasks in bins for task in tasks]
-
-
-def _not_expired() -> Upkeep:
-    return Upkeep(
-        what=_EXPIRED,
-        note="no retained checkpoint or savepoint has published to this table: nothing can be called old",
-    )

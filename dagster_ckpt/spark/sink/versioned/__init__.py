@@ -12,5 +12,6 @@ Without it each format would have its own copy of these rules. A format gives a 
 | ``roll_back`` | the way to a cut, and gone |
 | ``fork`` | a table that begins with another one's rows |
 | ``rows`` | the rows of a state, or of a cut |
+| ``upkeep`` | what an attempt may remove, and words of maintenance |
 | ``sink`` | ``VersionedSink``: all that is the same behind the port of sinks |
 """
