@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -43,7 +44,14 @@ FROM = "chk-000004"
 FILLED_IN = re.compile(f"restore_from: '?{FROM}")
 PATIENCE = 60_000
 WIDTH, HEIGHT = 1400, 820
-WIDTHS, THEMES = (1000, 1400), ("light", "dark")
+RENAMED = r"""() => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const folder = /\/\S*dagster-ckpt-pictures-\w+/g;
+    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replace(folder, "/srv/shop");
+}"""
+"""Calls the temporary folder of this machine by a name."""
+WIDTHS = (1000, 1400)
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def main(which: Sequence[str]) -> int:
@@ -146,7 +154,8 @@ def of_this_width(page: Page, pages: str, url: str, suffix: str) -> None:
     expect(page.get_by_role("link", name="shop_green")).to_be_visible()
     small(page, f"index-{suffix}")
     page.goto(f"{url}/assets/shop/checkpoints?view=checks")
-    expect(page.get_by_text("checkpoint_succeeded").first).to_be_visible()
+    page.get_by_text("checkpoint_succeeded").first.click()
+    expect(page.get_by_text("Latest execution").first).to_be_visible()
     small(page, f"checks-{suffix}")
     page.goto(f"{url}/locations/small_deployment.py/jobs/shop_restore/playground")
     expect(page.locator(".CodeMirror-code").first).to_contain_text("restore_from")
@@ -160,6 +169,7 @@ def small(page: Page, name: str) -> None:
     """Write one picture as WebP, which takes a third of a PNG."""
     page.mouse.move(0, 0)
     page.wait_for_timeout(1500)
+    page.evaluate(RENAMED)
     shot = {"format": "webp", "quality": 40}
     taken = page.context.new_cdp_session(page).send("Page.captureScreenshot", shot)
     (IMAGES / "views").mkdir(exist_ok=True)
@@ -218,6 +228,7 @@ def take(page: Page, name: str, *, height: int = HEIGHT) -> None:
     page.wait_for_load_state("networkidle")
     page.mouse.move(0, 0)
     page.wait_for_timeout(1500)
+    page.evaluate(RENAMED)
     page.screenshot(path=IMAGES / f"{name}.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
     print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size:,} bytes")
 

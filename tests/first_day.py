@@ -26,7 +26,6 @@ MOST_SECONDS = 5.0
 """Of processor time, for what needs no data: a busy machine makes any program late."""
 CHECK = "dagster-ckpt check -f first_day.py"
 LAUNCH = "dg launch --job first_day -f first_day.py"
-ATTACH = "dagster-ckpt run first_day.py -p first_day --base-dir lab"
 CODE = """
 from pathlib import Path
 
@@ -55,13 +54,6 @@ def first_day():
 
 coordinator = CheckpointCoordinatorResource(base_dir=str(HERE / "lab"){where})
 defs = build_pipeline_definitions(first_day, coordinator=coordinator)
-"""
-ATTACHED = """
-from pyspark.sql import SparkSession, functions as f
-
-spark = SparkSession.builder.getOrCreate()
-rows = spark.readStream.schema("id INT, name STRING").json("in")
-{rows}.writeStream.foreachBatch(lambda rows, number: rows.collect()).start().awaitTermination()
 """
 INSTANCE = "telemetry: {enabled: false}\nnux: {enabled: false}\npython_logs: {python_log_level: INFO}\n"
 """As the tutorial's."""
@@ -105,7 +97,6 @@ class Mistake:
     """Parts of the code that runs before."""
     is_told: bool = False
     """The run succeeds: it may be meant."""
-    code: str = CODE
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -190,12 +181,6 @@ MISTAKES = {
     ),
     "storage gone": Mistake("checkpoints", KEYED, prepare=storage_gone, after=KEYED),
     "corrupt JSON where nobody is strict": Mistake("row 1 of", prepare=corrupt, is_told=True),
-    "failing user function, attached": Mistake(
-        "ZeroDivisionError",
-        {"rows": "rows.select(f.udf(lambda number: 1 // (number - 1), 'int')('id'))"},
-        ATTACH,
-        code=ATTACHED,
-    ),
 }
 
 
@@ -227,11 +212,11 @@ def made(mistake: Mistake, folder: Path) -> Told:
     (folder / "in" / "1.json").write_text('{"id": 1, "name": "a"}\n')
     with refusing_postgres() if "{postgres}" in str(mistake.parts) else nullcontext("") as url:
         if mistake.after is not None:
-            write(folder, mistake.code, mistake.after)
+            write(folder, mistake.after)
             ran = typed(folder, LAUNCH, {})
             assert ran.returncode == 0, ran.stdout
         mistake.prepare(folder)
-        write(folder, mistake.code, mistake.parts, url)
+        write(folder, mistake.parts, url)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         shown = typed(folder, mistake.types, mistake.variables)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -241,10 +226,10 @@ def made(mistake: Mistake, folder: Path) -> Told:
     return Told(lines, shown.returncode, seconds, found[-1] if found else "", len(found))
 
 
-def write(folder: Path, code: str, parts: Mapping[str, str], url: str = "") -> None:
+def write(folder: Path, parts: Mapping[str, str], url: str = "") -> None:
     empty = dict.fromkeys(("more", "sink", "pipeline", "where"), "")
     given = {name: part.replace("{postgres}", url) for name, part in parts.items()}
-    (folder / "first_day.py").write_text(code.format(**{**empty, "read": READ, "rows": "rows", **given}))
+    (folder / "first_day.py").write_text(CODE.format(**{**empty, "read": READ, "rows": "rows", **given}))
 
 
 def typed(folder: Path, command: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

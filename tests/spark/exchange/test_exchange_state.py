@@ -224,6 +224,7 @@ def test_without_a_connector_state_is_refused(
 def test_state_that_names_its_folder_is_refused_where_executors_are_elsewhere_and_stays_on_one_machine(
     place: Place, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "a").mkdir()
     frame, query = with_time_to_live(spark, tmp_path), place.attempt(1).stage(UID).query
     with pytest.raises(InvalidRequest, match=r"that all machines mount, or let one machine run the pipeline"):
         checkpoint_location(spark, UID, query, frame)
