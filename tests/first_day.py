@@ -179,7 +179,7 @@ MISTAKES = {
     "forgotten return": Mistake(
         "returns nothing: end it with `return`", {"read": READ.removeprefix("return ")}, CHECK
     ),
-    "storage gone": Mistake("checkpoints", KEYED, prepare=storage_gone, after=KEYED),
+    "storage gone": Mistake("cannot be written, because", KEYED, prepare=storage_gone, after=KEYED),
     "corrupt JSON where nobody is strict": Mistake("row 1 of", prepare=corrupt, is_told=True),
 }
 
