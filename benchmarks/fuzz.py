@@ -12,7 +12,6 @@ run them and are killed so often (``tests/fuzz/killed.py``). Ends with 1 where o
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import os
 import shutil
@@ -27,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.common import spark_session
+from benchmarks.seeded import seeded_arguments, seeds_of
 from dagster_ckpt.spark.epoch import drains
 from tests.attack.judge import Verdict
 from tests.fuzz.drawn import Drawn, What, draw
@@ -53,7 +53,7 @@ def main() -> int:
     if arguments.kills:
         return _killed(arguments, scratch, began)
     with _player(scratch, without_spark=arguments.played) as play:
-        for seed in _seeds(arguments, began):
+        for seed in seeds_of(arguments):
             at = time.monotonic()
             drawn = as_played(draw(seed)) if arguments.played else draw(seed)
             world, finding = play(drawn, scratch / str(seed))
@@ -73,12 +73,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--from", type=int, default=1, dest="first")
-    parser.add_argument("--minutes", type=float, default=0.0, help="as many seeds as begin within them")
+    parser = seeded_arguments(__doc__)
     parser.add_argument("--played", action="store_true", help="without Spark")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--kills", type=int, default=0, help="of processes, until so many were killed")
@@ -88,24 +83,13 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _seeds(arguments: argparse.Namespace, began: float) -> Iterator[int]:
-    if not arguments.minutes:
-        yield from range(arguments.first, arguments.first + arguments.seeds)
-        return
-    for seed in itertools.count(arguments.first):
-        if time.monotonic() - began > 60 * arguments.minutes:
-            return
-        yield seed
-
-
 def _killed(arguments: argparse.Namespace, scratch: Path, began: float) -> int:
     """Kill programs that run drawn pipelines until there were as many kills, or the time is over."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no program outlives this one
     killing, found, reads, histories = Killing(scratch), 0, 0, 0
     try:
-        for seed in itertools.count(arguments.first):
-            is_late = arguments.minutes and time.monotonic() - began > 60 * arguments.minutes
-            if killing.kills >= arguments.kills or is_late:
+        for seed in seeds_of(arguments, has_end=False):
+            if killing.kills >= arguments.kills:
                 break
             history = History(draw(seed), _empty(scratch / str(seed)), killing)
             try:

@@ -1,25 +1,26 @@
 """Plays worlds from seeds: the library's own threads on one scheduler, beside a storage, a store and tables that fail.
 
-    python -m benchmarks.simulate [--seeds 20] [--from 1] [--minutes 0] [--twice] [--lines 60]
+    python -m benchmarks.simulate [--seeds 20] [--from 1] [--minutes 0] [--faults 0] [--twice] [--lines 60]
 
 A world is in ``tests/sim/world.py``; a step is an event that the scheduler delivers to a thread. A seed replays
-exactly; ``--twice`` plays each again and compares. One that fails is printed with the steps that led to it. Ends with 1
-then.
+exactly; ``--twice`` plays each again and compares. ``--faults``: store, storage and tables fail ten times as often,
+until so many faults were met. A world that fails is printed with the steps that led to it. Ends
+with 1 then.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.seeded import seeded_arguments, seeds_of
+from tests.sim.outside import FAULTS
 from tests.sim.world import play, shortened
 
 
@@ -31,12 +32,18 @@ def main() -> int:
     began, number, found, steps, other = time.process_time(), 0, 0, 0, 0
     met: Counter[str] = Counter()
     try:
-        for seed in _seeds(arguments):
+        is_stormy = bool(arguments.faults)
+        for seed in seeds_of(arguments, has_end=not is_stormy):
+            if is_stormy and sum(met[one] for one in FAULTS) >= arguments.faults:
+                break
             number += 1
-            played = play(seed, scratch / "world")
+            played = play(seed, scratch / "world", is_stormy=is_stormy)
             steps += played.events
             met.update(played.told)
-            if arguments.twice and (again := play(seed, scratch / "world")).digest != played.digest:
+            if (
+                arguments.twice
+                and (again := play(seed, scratch / "world", is_stormy=is_stormy)).digest != played.digest
+            ):
                 other += 1
                 print(
                     f"seed {seed} went another way the second time: {played.digest}, {again.digest}",
@@ -55,31 +62,17 @@ def main() -> int:
     print(
         f"{number} seeds, {steps:,} steps, {rate:.1f} M an hour of processor time, {found} found, {other} differed"
     )
+    print(f"  {sum(met[one] for one in FAULTS)} faults of store, storage and tables")
     print("  " + ", ".join(f"{count} {what}" for what, count in met.most_common()))
     return 1 if found or other else 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--from", type=int, default=1, dest="first")
-    parser.add_argument("--minutes", type=float, default=0.0, help="as many seeds as begin within them")
+    parser = seeded_arguments(__doc__)
+    parser.add_argument("--faults", type=int, default=0, help="in a storm, until so many were met")
     parser.add_argument("--twice", action="store_true", help="play each seed again, and compare")
     parser.add_argument("--lines", type=int, default=60, help="lines of the trace of a failing seed")
     return parser.parse_args()
-
-
-def _seeds(arguments: argparse.Namespace) -> Iterator[int]:
-    if not arguments.minutes:
-        yield from range(arguments.first, arguments.first + arguments.seeds)
-        return
-    until = time.monotonic() + 60 * arguments.minutes
-    for seed in itertools.count(arguments.first):
-        if time.monotonic() > until:
-            return
-        yield seed
 
 
 if __name__ == "__main__":

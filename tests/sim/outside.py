@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.paths import AlreadyExists
-from dagster_ckpt.errors import OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
 from dagster_ckpt.spark.sink.port import AttemptId, SinkContext, SinkDescription
 from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
@@ -30,6 +30,17 @@ from tests.sim.scheduler import Scheduler
 
 T = TypeVar("T")
 Row = tuple[int, int]
+
+
+FAULTS = (
+    "a read that fails",
+    "a short read",
+    "a write that fails",
+    "a write without an answer",
+    "a listing that lags",
+    "a request that arrives twice",
+)
+"""Whatever befalls a call: ``fails`` is an error of the network, or an answer 503."""
 
 
 @dataclass
@@ -58,11 +69,13 @@ class Weather:
         self.scheduler.point(what, delay)
         if rng.random() >= self.fails:
             answer = proceed()
-            if call is not None and call.operation is Operation.LIST and rng.random() < self.fails * 4:
-                answer = self._meet("a listing that lags", answer[: len(answer) // 2])  # type: ignore[index]
+            if call is not None and rng.random() < self.fails * 4:
+                answer = self._bent(call, answer, proceed)
             self.scheduler.point(f"answer to {what}")
             return answer
         if not writes:
+            if call is not None and call.operation is Operation.FETCH and rng.random() < 0.5:
+                raise self._meet("a short read", Corrupt(f"{what}: other bytes than were stored"))
             raise self._meet("a read that fails", Unavailable(f"{what}: asked in vain"))
         if rng.random() < 0.5:
             raise self._meet("a write that fails", Unavailable(f"{what}: refused"))
@@ -71,6 +84,14 @@ class Weather:
         if isinstance(made, AlreadyExists):
             return made
         raise self._meet("a write without an answer", OutcomeUnknown(f"{what}: not answered"))
+
+    def _bent(self, call: Call, answer: T, proceed: Callable[[], T]) -> T:
+        """Return the answer of a listing that lags, or of a request that the network has doubled."""
+        if call.operation is Operation.LIST:
+            return self._meet("a listing that lags", answer[: len(answer) // 2])  # type: ignore[index]
+        if call.operation in (Operation.CREATE, Operation.DELETE):
+            return self._meet("a request that arrives twice", proceed())
+        return answer
 
     def _meet(self, what: str, of: T) -> T:
         self.met[what] = self.met.get(what, 0) + 1

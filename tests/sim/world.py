@@ -77,6 +77,10 @@ WHAT = (
 """What happens now and then, beside the weather."""
 
 
+STORM = (0.05, 0.2, 0.3, 0.4)
+"""Shares of calls that fail where faults are to be dense."""
+
+
 def _never(*_: object) -> Any:
     raise AssertionError("queries are models: no stage function is called")
 
@@ -181,8 +185,9 @@ class Strike:
 class World:
     """One seed's world."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, *, is_stormy: bool = False) -> None:
         self.seed, self.folder = seed, folder
+        self.shares = STORM if is_stormy else (0.0, 0.02, 0.05, 0.2)
         self.scheduler = Scheduler(seed, str(folder))
         self.random = rng = self.scheduler.random
         self.weather = Weather(self.scheduler)
@@ -406,7 +411,7 @@ class World:
         what = rng.choice(WHAT)
         if rng.random() < 0.5:
             self.weather.fails, self.weather.slow = (
-                rng.choice([0.0, 0.02, 0.05, 0.2]),
+                rng.choice(self.shares),
                 rng.choice([0.0, 0.05]),
             )
         self.scheduler.note(f"--- {what}")
@@ -497,9 +502,9 @@ class Played:
     told: dict[str, int] = field(default_factory=dict)
 
 
-def play(seed: int, folder: Path) -> Played:
+def play(seed: int, folder: Path, *, is_stormy: bool = False) -> Played:
     """Play a seed's world in a folder, which is removed."""
-    world = World(seed, folder)
+    world = World(seed, folder, is_stormy=is_stormy)
     finding = ""
     try:
         world.play()
