@@ -35,6 +35,18 @@ def version_in_pyproject() -> str:
         return str(tomllib.load(file)["project"]["version"])
 
 
+def test_what_is_downloaded_cannot_be_another_thing_tomorrow() -> None:
+    """Actions are named by their commits, Maven refuses a jar whose checksum differs, the rest has a version."""
+    workflows = "".join(path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    used = re.findall(r"uses: (\S+)", workflows)
+    assert used
+    assert not [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)]
+    bootstrap = (ROOT / "scripts" / "bootstrap").read_text()
+    assert not [line for line in re.findall(r".*\bmvn -.*", bootstrap) if " -C " not in line]
+    assert "azurite@$azurite_version" in bootstrap
+    assert not re.findall(r"curl .*\| *(?:ba)?sh", bootstrap)
+
+
 def test_the_wheel_installs_the_package_and_nothing_else(built: Path) -> None:
     assert wheel.top_level(built) == ["dagster_ckpt", f"dagster_ckpt-{version_in_pyproject()}.dist-info"]
 

@@ -194,6 +194,27 @@ def test_a_hostile_path_makes_the_file_that_names_it_damaged(tmp_path: Path, kin
     assert "\n" not in told
 
 
+NAMES = (
+    "a\nb",
+    "x\x1b]0;t\x07y",
+    "<img src=x onerror=alert(1)>",
+    "a <b>&",
+    "n" * 180,
+    "[a](https://b.example)",
+)
+"""Names that no pipeline and no stage can have: they would steer a terminal, a page, or a database."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("of", [lambda name: metadata(pipeline=name), lambda name: stage(uid=name)])
+def test_a_name_that_no_pipeline_and_no_stage_can_have_is_damage(
+    tmp_path: Path, of: Callable[[str], Callable[[Path], object]], name: str
+) -> None:
+    assert of("plain")(tmp_path)
+    with pytest.raises(Corrupt):
+        of(name)(tmp_path)
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder

@@ -93,7 +93,7 @@ def _said_about(metadata: CheckpointMetadata) -> Shown:
 
 
 def _refused(stages: Sequence[StageSnapshot]) -> Shown:
-    told = [f"`{s.uid}`: {said}" for s in stages if (said := s.metrics.refused_rows)]
+    told = [f"`{s.uid}`: {as_text(said)}" for s in stages if (said := s.metrics.refused_rows)]
     return {"rows": dg.MetadataValue.md("; ".join(told))} if told else {}
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import dagster as dg
 
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.dagster.jobs.gate import preview_metadata, sentence_of
+from dagster_ckpt.dagster.reports.metadata import completed_metadata
 from dagster_ckpt.operations.restores.preview import (
     Replay,
     RestorePreview,
@@ -86,3 +88,26 @@ def test_a_restore_that_would_be_refused_says_so_with_every_reason() -> None:
     shown = preview_metadata(refused)
     assert shown["possible"].value is False
     assert shown["refusals"].value == "* a.sst is missing\n* stage 'x' had other inputs"
+
+
+def test_what_a_snapshot_says_of_itself_is_text_and_no_link_or_picture() -> None:
+    """A condition, a uid or an address in a stranger's snapshot could be one, which Dagster's page loads."""
+    picture = "![](https://b.example/x.png)"
+    shown = preview_metadata(replace(POSSIBLE, refusals=(picture,), warnings=(picture,)))
+    metrics = SnapshotMetrics(rows_judged=2, rows_refused=1, broken={picture: 1})
+    taken = CheckpointMetadata(
+        pipeline="shop",
+        checkpoint_id=1,
+        kind=CheckpointKind.SAVEPOINT,
+        epoch=1,
+        triggered_at=1.0,
+        completed_at=2.0,
+        stages=(StageSnapshot(uid="clean", parallelism=1, metrics=metrics),),
+        name=picture,
+        note=picture,
+        labels={"a": picture},
+    )
+    shown = {**shown, **completed_metadata(taken, location="file:///c", link=None)}
+    markdown = {name: one.value for name, one in shown.items() if isinstance(one, dg.MarkdownMetadataValue)}
+    assert {"refusals", "warnings", "rows", "stages"} <= markdown.keys()
+    assert not [name for name, text in markdown.items() if picture in text]

@@ -566,9 +566,16 @@ def test_no_password_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(Unavailable, match="cannot be reached") as error:
             sink.position()
         assert "secret" not in f"{target!r} {error.value} {sink.place}"
-    for wrong, reason in (("env:NOT_SET", "NOT_SET"), ("mysql://me@host/shop", "mysql"), ("shop", "URL")):
-        with pytest.raises(InvalidRequest, match=reason):
+    for wrong, reason in (
+        ("env:NOT_SET", "NOT_SET"),
+        ("mysql://me@host/shop", "mysql"),
+        ("shop", "URL"),
+        ("postgresql://me:a@secret@127.0.0.1:1/shop", "percent-encoded"),
+        ("postgresql://me:secret@127.0.0.1:notaport/shop", "cannot be read"),
+    ):
+        with pytest.raises(InvalidRequest, match=reason) as refused:
             SqlSink(SqlTable(wrong), context)
+        assert "secret" not in str(refused.value)
 
 
 def test_an_environment_variable_of_dagster_names_the_database(
