@@ -126,6 +126,9 @@ class What(StrEnum):
     """A sink is added, taken out, or has another target."""
     STREAM = "stream"
     CRASHED_STREAM = "crashed stream"
+    FULL_DISK = "full disk"
+    CLOCK = "clock"
+    """A run on a machine whose clock is an hour ahead or behind."""
 
 
 @dataclass(frozen=True)
@@ -412,6 +415,8 @@ def _story(dice: Random) -> tuple[Step, ...]:
         What.SINK: 2,
         What.STREAM: 2,
         What.CRASHED_STREAM: 2,
+        What.FULL_DISK: 2,
+        What.CLOCK: 2,
     }
     between = dice.choices(list(weights), list(weights.values()), k=dice.randint(2, 5))
     return tuple(Step(what, dice.randrange(1, 10**6)) for what in (What.EPOCH, *between, What.EPOCH))

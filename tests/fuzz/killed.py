@@ -99,8 +99,9 @@ class Program:
             for pid in _below(self.pid, "org.apache.spark.deploy.SparkSubmit"):
                 _kill(pid)
         if way != "program":
-            with contextlib.suppress(AssertionError):
-                wait_until(lambda: self.answer, "the other half notices", quiet=20)
+            until = time.monotonic() + 20
+            while self.answer is None and time.monotonic() < until:
+                time.sleep(0.1)  # the other half notices
         self.signal(signal.SIGKILL)
         self.process.join()
 
@@ -208,7 +209,7 @@ class History:
         self.order(program, self.dice.choice(("stream", "stream", "stream", "epoch")), restore)
         if self.dice.random() < 0.7:
             self.until_it_moves(program)
-        self.go_on(program, self.dice.choice((0.5, 2.0, 5.0, 9.0)) * self.dice.random())
+        self.go_on(program, self.dice.choice((1.0, 5.0, 20.0, 60.0)) * self.dice.random())
         if self.dice.random() < 0.08:
             program = self.suspended(program)
         elif self.dice.random() < 0.12:
@@ -232,7 +233,7 @@ class History:
                 self.feed()
             if self.reads_on_the_way:
                 self.look()
-            if self.dice.random() < 0.12 and program.kill_worker(self.dice):
+            if self.dice.random() < 0.25 and program.kill_worker(self.dice):
                 self.did("killed worker")
             time.sleep(self.dice.uniform(0.1, 0.5))
 

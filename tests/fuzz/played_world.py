@@ -43,7 +43,15 @@ def as_played(drawn: Drawn) -> Drawn:
         What.STREAM,
         What.SINK,
     ]
-    more += [What.RENAME, What.FORK, What.SAVEPOINT, What.CRASHED_STREAM, What.OTHERS]
+    more += [
+        What.FULL_DISK,
+        What.CLOCK,
+        What.RENAME,
+        What.FORK,
+        What.SAVEPOINT,
+        What.CRASHED_STREAM,
+        What.OTHERS,
+    ]
     between = [Step(dice.choice(more), dice.randrange(1, 10**6)) for _ in range(dice.randint(0, 8))]
     return replace(
         drawn,

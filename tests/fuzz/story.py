@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from dagster_ckpt import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.care.requeue import order_requeue
 from dagster_ckpt.programs import hosted, turn_of
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
+from tests.attack.deployment import RunFailed
 from tests.attack.judge import Verdict
 from tests.attack.outsides import Kind
 from tests.fuzz.built import target
@@ -35,11 +39,16 @@ from tests.fuzz.model import Model, quarantine_of
 from tests.fuzz.streamed import StreamedWorld
 from tests.fuzz.tables import add_foreign_row, compact, kept_in, rows_in
 from tests.fuzz.world import Finding, World, compare_kept, keeping
+from tests.spark.crashing import full_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt import CheckpointedPipeline
+
+
+FAILS = (CheckpointError, RunFailed, OSError)
+"""Ends of a run on a disk that is full."""
 
 
 @dataclass
@@ -68,6 +77,26 @@ class Story(StreamedWorld):
         """Let an epoch die before one of its changes of files; the next one is exact."""
         self.feed(dice)
         self._dies(dice, {})
+        self._settled(self._run)
+
+    def full_disk(self, dice: Random) -> None:
+        """Let the disk have no room from one of an epoch's changes on; with room the next one is exact."""
+        self.feed(dice)
+        number = dice.randrange(self.changes)
+        self.said.append(f"no room from change {number}")
+        self.may_be = [*self.may_be, *self._read()]
+        with full_disk(number, self.folder), contextlib.suppress(*FAILS):
+            self._run()
+        self._settled(self._run)
+
+    def clock(self, dice: Random) -> None:
+        """Run on a machine whose clock is an hour off, and then on one whose clock is right."""
+        self.feed(dice)
+        off, real = dice.choice((-3600.0, 3600.0)), time.time
+        self.said.append(f"clock {off:+.0f} s")
+        with mock.patch.object(time, "time", side_effect=lambda: real() + off):
+            self._settled(self._run)
+        self.feed(dice)
         self._settled(self._run)
 
     def savepoint(self, dice: Random) -> None:
@@ -287,6 +316,8 @@ PLAYS: dict[What, Callable[[Story, Random], None]] = {
     What.SINK: Story.sink,
     What.STREAM: Story.stream,
     What.CRASHED_STREAM: Story.crashed_stream,
+    What.FULL_DISK: Story.full_disk,
+    What.CLOCK: Story.clock,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -19,6 +20,8 @@ class _Armed:
     below: str = ""
     remaining: int | None = None
     in_threads: type[BaseException] = SimulatedCrash
+    is_full: bool = False
+    """The disk has no room from then on; nobody dies of it."""
     seen: list[str] = field(default_factory=list)
 
 
@@ -33,6 +36,10 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
     _armed.seen.append(f"{event} {arguments[:2]}")
     if _armed.remaining is not None:
         _armed.remaining -= 1
+        if _armed.remaining < 0 and _armed.is_full:
+            if event == "open":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
+            return
         if _armed.remaining < 0:
             kind = (
                 SimulatedCrash if threading.current_thread() is threading.main_thread() else _armed.in_threads
@@ -66,6 +73,17 @@ def crash_before_change(
         yield _armed.seen
     finally:
         _armed.below, _armed.remaining = "", None
+
+
+@contextmanager
+def full_disk(number: int, below: object) -> Iterator[None]:
+    """Leave no room for a new file below a folder from change ``number`` on."""
+    with crash_before_change(number, below):
+        _armed.is_full = True
+        try:
+            yield
+        finally:
+            _armed.is_full = False
 
 
 def crashes_at_every_change(
