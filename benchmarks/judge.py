@@ -2,15 +2,14 @@
 
 Rows of a shop (four numbers, four texts of 160 bytes together, three times) come out of a stream that reads Parquet,
 and are staged as Parquet, in turns with the rules of a table of PostgreSQL, which has the most, with those of a Delta
-table, and without; processor time of Java on one core, medians and least of ``--rounds``. ``--stream``: read by a
-streaming run, appended to a Delta table and shown by its checkpoint, in turns with and without the judge; processor
+table, and without; processor time of Java's tasks on one core, medians and least of ``--rounds``. ``--stream``: read by
+a streaming run, appended to a Delta table and shown by its checkpoint, in turns with and without the judge; processor
 time of Python and Java, from the run's start to its end.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -64,10 +63,11 @@ def as_batch(spark: Any, rows: DataFrame) -> DataFrame:
 
 
 def java_seconds(spark: Any) -> float:
-    """Return the processor time that the driver's Java has taken."""
+    """Return the processor time of the driver's threads that run tasks: others compile, and collect garbage."""
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    ours = (one for one in threads if (one / "comm").read_text().startswith("Executor task"))
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in ours) / 1e9
 
 
 def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> list[dict[str, Any]]:

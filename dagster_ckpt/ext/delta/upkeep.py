@@ -88,6 +88,8 @@ class Garbage(AttemptGarbage[DeltaVersion]):
             return {path for c in since if c.mark is not None for path in c.mark.left}  # what stayed is live
         folders: set[str] = set()
         for number in pinned:
+            if number == version.number:
+                continue  # its files are live
             try:
                 old = version.lake.at(number)
             except Corrupt:
@@ -183,7 +185,7 @@ def trimmed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
     configuration, root = version.table.metadata().configuration, version.lake.root
     is_ours = configuration.items() >= LOG_IS_OURS.items() and is_alone(version)
     keep = kept_versions(version, needed) if is_ours else None
-    oldest = min(keep[0], version.number - _KEPT_VERSIONS) if keep else 0
+    oldest = 0 if keep is None else min([*keep, version.number - _KEPT_VERSIONS])
     if root is None or oldest <= 0:
         return 0
     entries = sorted(
@@ -207,14 +209,14 @@ def is_alone(version: DeltaVersion) -> bool:
 
 
 def kept_versions(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> list[int] | None:
-    """Return the versions that VACUUM must keep; None: nobody can say, so it must not run.
+    """Return the versions that VACUUM must keep beside this one; None: nobody can say, so it must not run.
 
-    A checkpoint in progress may go back to any version since the newest retained one.
+    A checkpoint in progress may go back to any version since the newest retained one. Each is read from the log.
     """
     pinned = pinned_versions(version, needed)
     if not pinned:
         return None
-    return sorted({*pinned, *range(max(pinned), version.number + 1)})
+    return sorted({*pinned, *range(max(pinned), version.number)} - {version.number})
 
 
 def _small_files(version: DeltaVersion) -> tuple[int, int]:

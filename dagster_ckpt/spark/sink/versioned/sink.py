@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _EVERY = 16
 """Checkpoints between two clean-ups."""
+_EVERY_IN_STORE = 96
+"""Likewise in an object store, where the log costs a request an entry; fewer than the files that a step merges."""
 _ADVICE = "Take a newer savepoint before that, and clean up with dagster-ckpt maintain only, which keeps it"
 
 
@@ -186,7 +188,8 @@ class VersionedSink(Sink, Generic[V]):
         The first time, and then after some publishes each: both read all that the table's metadata lists.
         """
         self._asked += 1
-        if self._asked % _EVERY != 1:
+        is_local = self.staged.table_dir is not None
+        if self._asked % (_EVERY if is_local else _EVERY_IN_STORE) != 1:
             return 0
         attempt = self._context.attempt()
         version = self._engine.newest(attempt, reads_on=True) if self._merges else None
