@@ -166,9 +166,10 @@ def vacuumed(version: DeltaVersion, needed: Sequence[TableSnapshot]) -> int:
     if keep is None:
         return 0
     is_local = version.lake.root is not None
-    with reading(version.place):
-        if not version.table.vacuum(dry_run=True, keep_versions=keep, full=is_local):
-            return 0
+    if is_local:  # elsewhere asking costs more than two commits for nothing
+        with reading(version.place):
+            if not version.table.vacuum(dry_run=True, keep_versions=keep, full=True):
+                return 0
     try:
         with committing(version.place):
             return len(Outside.vacuum(version.table, keep, is_full=is_local))
