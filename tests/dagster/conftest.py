@@ -148,8 +148,13 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def site(tmp_path: Path, instance: dg.DagsterInstance, request: pytest.FixtureRequest) -> Site:
     """Parametrise indirectly with PipelineOptions."""
     options = getattr(request, "param", PipelineOptions())
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
+    return Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)

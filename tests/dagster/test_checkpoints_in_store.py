@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ from dagster_ckpt import CheckpointCoordinatorResource
 from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest
 from tests.spark.epoch.small_pipeline import shop
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as made:
-        yield made
 
 
 def resource(folder: Path, **settings: Any) -> CheckpointCoordinatorResource:

@@ -41,7 +41,7 @@ def definitions(folder: Path, name: str, **settings: Any) -> dg.Definitions:
 
 @pytest.mark.parametrize("folders", [("a", "a"), ("a", "b")], ids=["equal settings", "different settings"])
 def test_pipelines_that_were_built_apart_run_together_each_with_its_own(
-    tmp_path: Path, folders: tuple[str, str]
+    instance: dg.DagsterInstance, tmp_path: Path, folders: tuple[str, str]
 ) -> None:
     merged = dg.Definitions.merge(
         *(definitions(tmp_path / f, n) for f, n in zip(folders, ("orders", "returns"), strict=True))
@@ -59,14 +59,13 @@ def test_pipelines_that_were_built_apart_run_together_each_with_its_own(
     )
     merged = dg.Definitions.merge(merged, dg.Definitions(jobs=[checks]))
     dg.Definitions.validate_loadable(merged)
-    with dg.instance_for_test() as instance:
-        for folder, name in zip(folders, ("orders", "returns"), strict=True):
-            stop = merged.resolve_job_def(f"{name}_savepoint")
-            config = {"ops": {"savepoint": {"config": {"action": "stop"}}}}
-            stopped = stop.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
-            assert not stopped.success
-            assert (tmp_path / folder / "coordinator.db").exists(), "it looked for a stream there"
-        found = merged.resolve_job_def("all_checks").execute_in_process(instance=instance)
+    for folder, name in zip(folders, ("orders", "returns"), strict=True):
+        stop = merged.resolve_job_def(f"{name}_savepoint")
+        config = {"ops": {"savepoint": {"config": {"action": "stop"}}}}
+        stopped = stop.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+        assert not stopped.success
+        assert (tmp_path / folder / "coordinator.db").exists(), "it looked for a stream there"
+    found = merged.resolve_job_def("all_checks").execute_in_process(instance=instance)
     assert len(found.get_asset_check_evaluations()) == 2 * len(CHECKS)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,12 @@ def noted(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, noted: Path) -> Iterator[Site]:
+def elsewhere(tmp_path: Path, instance: dg.DagsterInstance, noted: Path) -> Site:
     """A site whose pipeline is launched elsewhere."""
     command = [sys.executable, "-c", NOTES, str(noted)]
     launch = Launch(client=dg.PipesSubprocessClient(), arguments={"command": command})
     options = PipelineOptions(launch=launch, report="every: 10")
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
+    return Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
 
 
 def execute(site: Site, job: str = "shop", **ops: Any) -> dg.ExecuteInProcessResult:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -16,7 +14,6 @@ from dagster_ckpt.core.supervision.alarms import AlarmState
 from dagster_ckpt.dagster.checks.history import age_result, alarm_facts, succeeded_result
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import AGO, Site, Tick
-from tests.spark.epoch.small_pipeline import shop
 
 ALARM = "shop_failure_alarm"
 
@@ -27,10 +24,8 @@ def heard() -> list[AlarmMessage]:
 
 
 @pytest.fixture
-def alarmed(tmp_path: Path, heard: list[AlarmMessage]) -> Iterator[Site]:
-    options = PipelineOptions(alarm_after_failures=2, notify=heard.append)
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
+def alarmed(site: Site, heard: list[AlarmMessage]) -> Site:
+    return replace(site, options=PipelineOptions(alarm_after_failures=2, notify=heard.append))
 
 
 def fail(attempt: CoordinatorHarness, stage: str = "matched") -> None:

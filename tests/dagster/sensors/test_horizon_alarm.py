@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import dagster as dg
 import pytest
 
 from dagster_ckpt import AlarmMessage, PipelineOptions
@@ -13,7 +12,6 @@ from dagster_ckpt.core.restore.horizon import DAY, Horizon, Pin, horizon_of
 from dagster_ckpt.core.supervision.alarms import AlarmKind
 from dagster_ckpt.operations.restores import horizon as operation
 from tests.dagster.conftest import Site
-from tests.spark.epoch.small_pipeline import shop
 
 ALARM = "shop_horizon_alarm"
 
@@ -31,23 +29,21 @@ def said(*days: float | None) -> tuple[Horizon, ...]:
 
 
 def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[AlarmMessage] = []
     found = said(None, 9.0, 9.0)
     monkeypatch.setattr(operation, "restorability", lambda *_, now: found)
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        options = PipelineOptions(notify=heard.append)
-        site = Site(tmp_path / "site", instance, shop(tmp_path / "feed"), options=options)
-        quiet = site.tick(ALARM)
-        assert not quiet.events
-        found = said(None, 2.0, 9.0)
-        first = site.tick(ALARM, quiet.cursor)
-        again = site.tick(ALARM, first.cursor)
-        found = said(None, 0, 9.0)
-        gone = site.tick(ALARM, again.cursor)
-        found = said(None)
-        over = site.tick(ALARM, gone.cursor)
+    site = replace(site, options=PipelineOptions(notify=heard.append))
+    quiet = site.tick(ALARM)
+    assert not quiet.events
+    found = said(None, 2.0, 9.0)
+    first = site.tick(ALARM, quiet.cursor)
+    again = site.tick(ALARM, first.cursor)
+    found = said(None, 0, 9.0)
+    gone = site.tick(ALARM, again.cursor)
+    found = said(None)
+    over = site.tick(ALARM, gone.cursor)
     assert [message.alarm.kind for message in heard] == [AlarmKind.HORIZON] * 2
     assert heard[0].text == "shop: chk-1 can be restored for 2.0 days: then offset 7 may go."
     assert "chk-1 can no longer be restored" in heard[1].text
@@ -60,7 +56,5 @@ def test_people_are_told_once_when_it_is_near_and_once_when_it_is_gone(
     ]
 
 
-def test_a_pipeline_that_has_not_run_is_not_told_of(tmp_path: Path) -> None:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        site = Site(tmp_path / "site", instance, shop(tmp_path / "feed"))
-        assert not site.tick(ALARM).events
+def test_a_pipeline_that_has_not_run_is_not_told_of(site: Site) -> None:
+    assert not site.tick(ALARM).events

@@ -30,49 +30,50 @@ def put(file: Path, when: int) -> None:
     os.utime(file, (when, when))
 
 
-def test_an_epoch_is_asked_for_once_when_files_arrive_and_not_while_a_run_is_alive(tmp_path: Path) -> None:
+def test_an_epoch_is_asked_for_once_when_files_arrive_and_not_while_a_run_is_alive(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
     arrivals = tmp_path / "in"
     arrivals.mkdir()
     coordinator = CheckpointCoordinatorResource(base_dir=str(tmp_path / "base"))
     options = PipelineOptions(new_files=[f"{arrivals}/*.json"])
     definitions = build_pipeline_definitions(named("orders"), coordinator=coordinator, options=options)
     sensor = definitions.resolve_sensor_def("orders_new_files")
-    with dg.instance_for_test() as instance:
-        cursor = None
+    cursor = None
 
-        def tick() -> str:
-            nonlocal cursor
-            context = dg.build_sensor_context(instance=instance, cursor=cursor, definitions=definitions)
-            said = sensor(context)
-            cursor = context.cursor
-            assert isinstance(said, dg.RunRequest | dg.SkipReason)
-            return "asked" if isinstance(said, dg.RunRequest) else str(said.skip_message)
+    def tick() -> str:
+        nonlocal cursor
+        context = dg.build_sensor_context(instance=instance, cursor=cursor, definitions=definitions)
+        said = sensor(context)
+        cursor = context.cursor
+        assert isinstance(said, dg.RunRequest | dg.SkipReason)
+        return "asked" if isinstance(said, dg.RunRequest) else str(said.skip_message)
 
-        assert tick() == "no new file among 0"
-        put(arrivals / "1.json", 100)
-        put(arrivals / "_2.json", 100)
-        assert tick() == "asked"
-        assert tick() == "no new file among 1"
-        put(arrivals / "0.json", 50)
-        with closing(coordinator.model_copy().store()) as store:
-            alive = CoordinatorRecord(
-                pipeline="orders",
-                epoch=1,
-                owner="a-run",
-                status=RunStatus.RUNNING,
-                status_epoch=1,
-                lease_until=time.time() + 600,
-            )
-            RecordStore(store).write(PipelineId("orders"), 0, alive, ())
-        assert tick() == "new files; waiting for the end of run a-run"
-        with closing(coordinator.model_copy().store()) as store:
-            over = alive.model_copy(update={"lease_until": None, "status": RunStatus.SUSPENDED})
-            RecordStore(store).write(PipelineId("orders"), 1, over, ())
-        assert tick() == "asked"
-        (arrivals / "1.json").unlink()
-        assert tick() == "no new file among 1"
-        put(arrivals / "0.json", 200)
-        assert tick() == "asked"
+    assert tick() == "no new file among 0"
+    put(arrivals / "1.json", 100)
+    put(arrivals / "_2.json", 100)
+    assert tick() == "asked"
+    assert tick() == "no new file among 1"
+    put(arrivals / "0.json", 50)
+    with closing(coordinator.model_copy().store()) as store:
+        alive = CoordinatorRecord(
+            pipeline="orders",
+            epoch=1,
+            owner="a-run",
+            status=RunStatus.RUNNING,
+            status_epoch=1,
+            lease_until=time.time() + 600,
+        )
+        RecordStore(store).write(PipelineId("orders"), 0, alive, ())
+    assert tick() == "new files; waiting for the end of run a-run"
+    with closing(coordinator.model_copy().store()) as store:
+        over = alive.model_copy(update={"lease_until": None, "status": RunStatus.SUSPENDED})
+        RecordStore(store).write(PipelineId("orders"), 1, over, ())
+    assert tick() == "asked"
+    (arrivals / "1.json").unlink()
+    assert tick() == "no new file among 1"
+    put(arrivals / "0.json", 200)
+    assert tick() == "asked"
 
 
 def test_an_epoch_on_a_schedule_gives_way_to_a_run_that_is_alive() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,20 +39,19 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Two]:
+def two(tmp_path: Path, instance: dg.DagsterInstance) -> Two:
     heard: list[AlarmMessage] = []
     first = shop(tmp_path / "feed")
     second = first.fork("other", table_dir=str(tmp_path / "tables"))
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        sites = [Site(tmp_path / str(p.name), instance, p) for p in (first, second)]
-        made = build_location_definitions(
-            (first, second),
-            coordinator={site.pipeline.name: site.resource for site in sites},
-            options=PipelineOptions(alarm_after_failures=1, notify=heard.append, restart=RestartPolicy()),
-        )
-        for site in sites:
-            site.__dict__["definitions"] = made  # a cached property
-        yield Two(*sites, heard=heard)
+    sites = [Site(tmp_path / str(p.name), instance, p) for p in (first, second)]
+    made = build_location_definitions(
+        (first, second),
+        coordinator={site.pipeline.name: site.resource for site in sites},
+        options=PipelineOptions(alarm_after_failures=1, notify=heard.append, restart=RestartPolicy()),
+    )
+    for site in sites:
+        site.__dict__["definitions"] = made  # a cached property
+    return Two(*sites, heard=heard)
 
 
 def test_a_location_has_one_of_each_sensor_and_the_same_jobs_and_assets(two: Two) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,12 +53,6 @@ def definitions(tables: str) -> dg.Definitions:
         build_pipeline_definitions(shop(), options=OPTIONS[tables]),
         dg.Definitions(assets=[report], asset_checks=[totals_are_positive]),
     )
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as made:
-        yield made
 
 
 def change(checkpoint: int, epoch: int = 1, **more: Any) -> TableChanged:
