@@ -84,9 +84,11 @@ OWN = (
 )
 LOOK = """import sys
 
-from deltalake import DeltaTable
+import pyarrow
+from deltalake import DeltaTable, QueryBuilder
 
-for row in DeltaTable(sys.argv[1]).to_pyarrow_table().to_pylist():
+tables = QueryBuilder().register("t", DeltaTable(sys.argv[1]))
+for row in pyarrow.table(tables.execute("select * from t")).to_pylist():
     print(row["place"], row["degrees"])
 """
 
@@ -247,16 +249,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--load", type=int, default=0, help="Keep the machine as busy as so many programs.")
     parser.add_argument("--environment", default="", help="Use this one instead of installing.")
+    parser.add_argument("--own", action="store_true", help="Leave the tutorial out.")
     chosen = parser.parse_args()
     table = Timetable()
     with scratch() as folder, busy(chosen.load):
         environment = Path(chosen.environment or folder / "environment")
-        seconds = 0.0 if chosen.environment else timed(lambda: install(environment))
-        table.add("install", seconds, pastes=1, bar="2:00")
+        if not chosen.environment:
+            table.add("install", timed(lambda: install(environment)), pastes=1, bar="2:00")
         shell: Mapping[str, str] = variables(environment)
         for name in ("tutorial", "own"):
             (folder / name).mkdir()
-        follow(Terminal(folder / "tutorial", shell), (ROOT / "docs" / "tutorial.md").read_text(), table)
+        if not chosen.own:
+            follow(Terminal(folder / "tutorial", shell), (ROOT / "docs" / "tutorial.md").read_text(), table)
         (folder / "own" / "home").mkdir()
         own(Terminal(folder / "own", {**shell, "DAGSTER_HOME": str(folder / "own" / "home")}), table)
         show("the first hour", table.rows)
