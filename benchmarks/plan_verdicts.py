@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -344,34 +345,47 @@ _SMALL_QUERIES = {
 # --- all --------------------------------------------------------------------------------------------------------
 
 
+def tried_before(file: Path | None) -> dict[tuple[str, str], dict[str, Any]]:
+    """Results that earlier calls have added to a file, by pipeline and edit."""
+    lines = file.read_text().splitlines() if file is not None and file.exists() else []
+    return {(one["pipeline"], one["edit"]): one for one in map(json.loads, lines)}
+
+
 def main() -> None:
     """Try every edit of every pipeline, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipelines", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--edits", default="", help="part of their names; default: all")
-    parser.add_argument("--slice", type=int, default=0, help="number of the slice of all edits that is tried")
-    parser.add_argument("--of", type=int, default=1, help="slices that there are")
+    parser.add_argument("--seed", type=int, help="of an order of all pairs; default: that of the lists")
     parser.add_argument("--results", type=Path, help="file of JSON lines to which each result is added")
     args = parser.parse_args()
     logging.getLogger("dagster_ckpt.run").setLevel(logging.ERROR)
     results: list[dict[str, Any]] = []
     settings = {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", **_SMALL_QUERIES}
     with scratch() as folder, spark_session(folder, **settings) as spark:
-        for name in args.pipelines:
-            trial = Trial(spark, folder / name, name)
-            write_input(trial.input, [2, 3])
-            fits = [edit for edit in EDITS if edit.old in trial.text and args.edits in edit.name]
-            offset = list(PROGRAMS).index(name) + args.slice
-            for edit in fits[offset % args.of :: args.of]:
-                result = trial.tried(edit)
-                results.append(result)
-                print(json.dumps(result), flush=True)
-                if args.results:
-                    with args.results.open("a") as file:
-                        print(json.dumps(result), file=file)
-    if args.results:  # of earlier slices too
-        lines = map(json.loads, args.results.read_text().splitlines())
-        results = list({(one["pipeline"], one["edit"]): one for one in lines}.values())
+        pairs = [
+            (name, edit)
+            for name in args.pipelines
+            for edit in EDITS
+            if edit.old in PROGRAMS[name] and args.edits in edit.name
+        ]
+        if args.seed is not None:
+            Random(args.seed).shuffle(pairs)
+        done, trials = tried_before(args.results), dict[str, Trial]()
+        for name, edit in pairs:
+            if (name, edit.name) in done:
+                continue
+            if name not in trials:
+                trials[name] = Trial(spark, folder / name, name)
+                write_input(trials[name].input, [2, 3])
+            result = trials[name].tried(edit)
+            results.append(result)
+            print(json.dumps(result), flush=True)
+            if args.results:
+                with args.results.open("a") as file:
+                    print(json.dumps(result), file=file)
+    if args.results:
+        results = list(tried_before(args.results).values())
     kinds = Counter((result["verdict"], result["became"]) for result in results)
     told = [{"verdict": said, "became": became, "edits": n} for (said, became), n in sorted(kinds.items())]
     show("verdicts of plans", told)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.json_text import parse_json
@@ -30,8 +30,16 @@ from dagster_ckpt.spark.plan.operators import (
     watermarks_of,
     with_state,
 )
-from dagster_ckpt.spark.plan.origins import Origin, columns_of_sources, made_into_state, origins_in
-from dagster_ckpt.spark.plan.sources import options_of_sources, schemas_of_sources, sources_in
+from dagster_ckpt.spark.plan.origins import (
+    ChannelColumns,
+    Channels,
+    Origin,
+    columns_of_sources,
+    made_into_state,
+    origins_in,
+    passed_on,
+)
+from dagster_ckpt.spark.plan.sources import channels_read, options_of_sources, schemas_of_sources, sources_in
 from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
 from dagster_ckpt.spark.plan.tree import analyzed
 from dagster_ckpt.spark.plan.variables import variables_in
@@ -69,6 +77,8 @@ class PlanFacts:
     origins: Sequence[Mapping[str, Origin]] = ()
     """Columns of sources that the columns of each operator are."""
     source_columns: Sequence[Sequence[str]] = ()
+    passed_on: Mapping[str, Origin] = field(default_factory=dict)
+    """Columns of sources that the columns of its rows are. Not compared by rules: who reads its channel asks them."""
     watermarks: Sequence[str] = ()
     """Columns of watermarks that bound state."""
     groups_closed_by: Sequence[str] = ()
@@ -142,6 +152,7 @@ def facts_of(
     if plan is None:
         return None
     stateful, sources = list(with_state(plan)), sources_in(plan, frame)
+    channels = _channels(frame)
     made_of = list(made_into_state(plan, stateful))
     return PlanFacts(
         written_by=f"format {FORMAT}, Spark {frame.sparkSession.version}",
@@ -153,8 +164,9 @@ def facts_of(
         state_types=types_of(made_of),
         aggregates=state_aggregates(frame, plan),
         variables=variables_in(frame, plan),
-        origins=origins_in(plan, stateful),
-        source_columns=columns_of_sources(plan) if stateful else [],
+        origins=origins_in(plan, stateful, channels),
+        source_columns=columns_of_sources(plan, channels),
+        passed_on=passed_on(plan, frame.columns, channels),
         watermarks=watermarks_of(plan, stateful),
         groups_closed_by=watermarks_of(plan, groups_in(stateful)),
         output_mode=output_mode,
@@ -166,3 +178,14 @@ def facts_of(
         functions=functions,
         stages=list(stages),
     )
+
+
+def _channels(frame: DataFrame) -> Channels:
+    """Return the columns of the channels that a query reads, of those whose writers' facts are known."""
+    found = {}
+    for place, folder in channels_read(frame).items():
+        writer = StageDirectory(folder)
+        facts = PlanFacts.written(writer, {})
+        if facts.source_columns:
+            found[place] = ChannelColumns(writer.root.name, facts.source_columns, facts.passed_on)
+    return found

@@ -1,13 +1,13 @@
 """Columns of the sources behind the columns that state is made of, where only their names changed.
 
 An operator with ``sum(p)`` is the same to Spark, and by its text, whether ``p`` is the source's ``a`` or its ``b``.
-Only names are followed: what is computed on the way has no origin, and nothing is compared. Nor is it where a name may
-really have changed: the source has lost the old column since, or gained the new one.
+Only names are followed, through channels too: what is computed on the way has no origin, and nothing is compared. Nor
+is it where a name may really have changed: the source has lost the old column since, or gained the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,18 +30,61 @@ Origin = list[Any]
 """Number of a source in the plan, and its column."""
 
 
-def columns_of_sources(plan: Tree) -> list[list[str]]:
-    """Return the names of each source's columns, in the order of the plan."""
-    return [[str(column[0]["name"]) for column in source["output"]] for source in _sources(plan)]
+@dataclass(frozen=True, slots=True)
+class ChannelColumns:
+    """Columns of a channel, as its writer's plan has them: each goes by the name of what it was ahead of the writer."""
+
+    writer: str
+    sources: Sequence[Sequence[str]]
+    """Columns of the writer's sources."""
+    passed_on: Mapping[str, Origin]
+    """Columns of these that columns of the channel are; the others are computed."""
+
+    def origin(self, column: str) -> str:
+        """Return the name of what a column of the channel was."""
+        origin = self.passed_on.get(column.lower())
+        return f"{column} of {self.writer}" if origin is None else self._ahead(*origin)
+
+    def all_origins(self, columns: Sequence[str]) -> list[str]:
+        """Return the names of all that the channel's ``columns`` may have been."""
+        ahead = [self._ahead(place, name) for place, names in enumerate(self.sources) for name in names]
+        return [*ahead, *(self.origin(column) for column in columns if column.lower() not in self.passed_on)]
+
+    def _ahead(self, place: int, column: str) -> str:
+        return f"{column} ahead of {self.writer}" + (f", source {place + 1}" if place else "")
 
 
-def origins_in(plan: Tree, operators: Sequence[Tree]) -> list[dict[str, Origin]]:
+Channels = Mapping[int, ChannelColumns]
+"""Columns of channels, by the place of each in the plan."""
+
+
+def columns_of_sources(plan: Tree, channels: Channels) -> list[list[str]]:
+    """Return the names of each source's columns, in the order of the plan; of a channel those of what it is made of."""
+    every = ([str(column[0]["name"]) for column in source["output"]] for source in _sources(plan))
+    return [channels[n].all_origins(own) if n in channels else own for n, own in enumerate(every)]
+
+
+def origins_in(plan: Tree, operators: Sequence[Tree], channels: Channels) -> list[dict[str, Origin]]:
     """Return, by operator, what columns of sources its columns are; those whose name is of several are left out."""
-    named = definitions(plan)
-    leaves: dict[Any, Origin] = {}
+    named, leaves = definitions(plan), _leaves(plan, channels)
+    return [_alone(_attributes(operator, named), leaves, named) for operator in operators]
+
+
+def passed_on(plan: Tree, columns: Sequence[str], channels: Channels) -> dict[str, Origin]:
+    """Return what columns of sources the columns of a query's rows are, as far as nothing is computed."""
+    given = (one for one in _given(plan, only=_AS_THEY_ARE) if one.get("name") in columns)
+    return _alone(given, _leaves(plan, channels), definitions(plan))
+
+
+def _leaves(plan: Tree, channels: Channels) -> dict[Any, Origin]:
+    """Return the columns of sources by their ids."""
+    found: dict[Any, Origin] = {}
     for place, source in enumerate(_sources(plan)):
-        leaves |= {column_id(column[0]): [place, str(column[0]["name"])] for column in source["output"]}
-    return [_origins(operator, leaves, named) for operator in operators]
+        for column in source["output"]:
+            name = str(column[0]["name"])
+            name = channels[place].origin(name) if place in channels else name
+            found[column_id(column[0])] = [place, name]
+    return found
 
 
 def why_other_columns(
@@ -67,9 +110,10 @@ def why_other_columns(
     return ""
 
 
-def _origins(operator: Tree, leaves: Mapping[Any, Origin], named: Names) -> dict[str, Origin]:
+def _alone(columns: Iterable[Tree], leaves: Mapping[Any, Origin], named: Names) -> dict[str, Origin]:
+    """Return the origins of columns whose name is that of one alone."""
     found: dict[str, list[Origin | None]] = {}
-    for column in _attributes(operator, named):
+    for column in columns:
         origin = leaves.get(named.first(column_id(column)))
         origins = found.setdefault(str(column["name"]).lower(), [])
         if origin not in origins:
@@ -94,14 +138,22 @@ _SIDES = ("left ", "right ")
 """Inputs of a join, columns of which may have one name."""
 
 
-def _given(node: Tree) -> Iterator[Tree]:
-    """Yield the columns of a node's rows, as far as they are those of nodes below."""
+_PASS_ON = ("SubqueryAlias", "View", "SubqueryColumnAliases")
+_AS_THEY_ARE = frozenset(
+    {"Filter", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "EventTimeWatermark"}
+)
+_AS_THEY_ARE |= {"Join", "Repartition", "RepartitionByExpression", "ResolvedHint", *_PASS_ON}
+"""Nodes whose rows have the columns of the nodes below."""
+
+
+def _given(node: Tree, only: Set[str] = frozenset()) -> Iterator[Tree]:
+    """Yield the columns of a node's rows, as far as they are those of nodes below; of ``only`` these kinds, if any."""
     listed = node["output"] if is_source(node) else node.get("projectList")
     if listed is not None:
         yield from map(expression, listed)
-    elif "aggregateExpressions" not in node:
+    elif kind_of(node) in only if only else "aggregateExpressions" not in node:
         for child in node["_children"]:
-            yield from _given(child)
+            yield from _given(child, only)
 
 
 def _parts(operator: Tree) -> Iterator[Tree]:
@@ -130,7 +182,6 @@ def _has(columns: Sequence[str], name: str) -> bool:
 # A column that is only read, or only passed on beside state, may be another one after a restart: it meets none of
 # before.
 
-_PASS_ON = ("SubqueryAlias", "View", "SubqueryColumnAliases")
 _ALL = None
 
 Columns = frozenset[Any] | None

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
@@ -44,6 +45,12 @@ def options_of_sources(names: Sequence[str], frame: DataFrame) -> list[str]:
 def schemas_of_sources(frame: DataFrame) -> list[str]:
     """Return the schema of each source in Spark's order, as JSON; none of a channel, which its writer tells."""
     return ["" if one.sourceName() == FORMAT else str(one.schema().json()) for one in relations(frame)]
+
+
+def channels_read(frame: DataFrame) -> dict[int, Path]:
+    """Return the working directory of the stage that writes each channel, by the channel's place in the plan."""
+    found = enumerate(relations(frame))
+    return {n: Path(options_said(one)["path"]).parent for n, one in found if one.sourceName() == FORMAT}
 
 
 def have_moved(before: Sequence[str], now: Sequence[str]) -> bool:

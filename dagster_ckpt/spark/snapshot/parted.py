@@ -106,6 +106,7 @@ def _reads_of(part: QueryPart, read_by: Sequence[str]) -> list[_Read]:
 
 def _facts_of(part: QueryPart, whole: Mapping[str, Any], reads: Sequence[_Read]) -> dict[str, Any]:
     facts = dict(whole) if part.has_state else {name: whole[name] for name in _OF_ANY_PLAN if name in whole}
+    facts.pop("passed_on", None)
     for name in ("origins", "source_columns") if part.channels else ():
         facts.pop(name, None)
     for name in _BY_SOURCE:

@@ -79,6 +79,16 @@ def three(found: Found) -> Iterator[StreamingQuery]:
         yield writer.start(str(found.out / kind))
 
 
+def chain(found: Found) -> Iterator[StreamingQuery]:
+    """A table that another query of the program reads."""
+    writer = found.orders().writeStream.format("parquet").option("checkpointLocation", found.place("clean"))
+    yield writer.start(str(found.out / "clean"))
+    reader = found.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    totals = reader.parquet(str(found.out / "clean")).groupBy("key").agg(f.sum("amount").alias("total"))
+    writer = totals.writeStream.outputMode("update").foreachBatch(upsert(found))
+    yield writer.option("checkpointLocation", found.place("totals")).start()
+
+
 def available(found: Found) -> Iterator[StreamingQuery]:
     """A job that processes what there is, started for each look."""
     writer = found.orders().dropDuplicates(["key", "amount"]).writeStream.format("parquet")
@@ -215,6 +225,7 @@ PROGRAMS = {
         no_place,
         one_place,
         three,
+        chain,
         available,
         by_hand,
         table,

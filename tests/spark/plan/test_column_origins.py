@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.channel.sink import ChannelSink
+from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
 from dagster_ckpt.spark.plan.rules import check_plan
@@ -24,10 +28,17 @@ Build = Callable[[Source], Any]
 
 @pytest.fixture
 def source(spark: SparkSession, tmp_path: Path) -> Source:
-    def read(*selects: str, schema: str = COLUMNS, folder: str = "in") -> Any:
-        """A stream, and what is selected of it, one step after the other."""
+    def read(*selects: str, schema: str = COLUMNS, folder: str = "in", ahead: str = "") -> Any:
+        """A stream, and what is selected of it, one step after the other; ``ahead``: by a stage that has a channel."""
         (tmp_path / folder).mkdir(exist_ok=True)
         frame = spark.readStream.schema(schema).json(str(tmp_path / folder))
+        if ahead:
+            frame = frame.selectExpr(*ahead.split("; ")).where("k > 0")
+            writer = StageDirectory(tmp_path / "attempt-1" / "clean")
+            check_plan(StageUid("clean"), writer, frame)
+            shutil.rmtree(writer.log, ignore_errors=True)
+            ChannelSink(ChannelLog.create(writer.log), frame.schema)
+            frame = read_channel(spark, str(writer.log), channel="clean")
         for select in selects:
             frame = frame.selectExpr(*select.split("; "))
         return frame
@@ -43,6 +54,10 @@ def sums(frame: Any, kept: str = "sum(p)", key: str = "k") -> Any:
 
 def summed(*selects: str, schema: str = COLUMNS, kept: str = "sum(p)") -> Build:
     return lambda source: sums(source(*selects, schema=schema), kept)
+
+
+def behind(ahead: str, *selects: str) -> Build:
+    return lambda source: sums(source(*selects, ahead=ahead))
 
 
 def met(left: str, right: str, on: str) -> Build:
@@ -116,6 +131,9 @@ SAME: dict[str, tuple[Build, Build]] = {
         lambda source: sums(source("k; a AS p")).selectExpr("x AS y"),
         lambda source: sums(source("k; a AS p")).selectExpr("x + k AS y"),
     ),
+    "under another name between stages": (behind("k; a", "k; a AS p"), behind("k; a AS q", "k; q AS p")),
+    "computed by another stage": (behind("k; a AS p"), behind("k; a + 1 AS p")),
+    "not computed by another stage any more": (behind("k; a + 1 AS p"), behind("k; b AS p")),
     "of a static table": (joined_to("a AS p"), joined_to("b AS p")),
     "of a union's second input": (united("k; a AS p"), united("k; b AS p")),
     "of a field": (
@@ -155,6 +173,21 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda source: source("a AS p").dropDuplicates(["p"]),
         lambda source: source("b AS p").dropDuplicates(["p"]),
         "was column 'a' of its source, and is 'b' now",
+    ),
+    "of another stage's source": (
+        behind("k; a AS p"),
+        behind("k; b AS p"),
+        "was column 'a ahead of clean' of its source, and is 'b ahead of clean' now, under the same name",
+    ),
+    "that changed places ahead of a channel": (
+        behind("k; a; b", "k; a AS p"),
+        behind("k; a AS b; b AS a", "k; a AS p"),
+        "was column 'a ahead of clean' of its source",
+    ),
+    "that another stage computes": (
+        behind("k; a + 1 AS x; b + 1 AS y", "k; x AS p"),
+        behind("k; a + 1 AS x; b + 1 AS y", "k; y AS p"),
+        "was column 'x of clean' of its source, and is 'y of clean' now",
     ),
     "that rows meet by": (
         met("k; t", "a AS z; t", "l.k = r.z"),
