@@ -1,6 +1,6 @@
 """Attached programs that are killed at any moment, with savepoints and restores between; then all is compared.
 
-    python -m benchmarks.attach_kills [--kills 100] [--per-history 6] [--programs chain join sessions …] [--seed 0]
+    python -m benchmarks.attach_kills [--kills 100] [--per-history 5] [--programs together delta …] [--seed 0]
 
 A history is one program of ``tests/ext/attach/found.py`` in a folder of its own. Its process is ended by SIGKILL, with
 its JVM or without, wherever it is: while it starts, in a batch, in a checkpoint, in a restore that a killed one left.
@@ -20,6 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import scratch, spark_session
 from tests.ext.attach.test_attach import command
-from tests.ext.attach.test_found import FOUND, NAMES, put_orders, results
+from tests.ext.attach.test_found import FOUND, put_orders, results
 from tests.progress import wait_until
 from tests.root import ROOT
 
@@ -36,9 +37,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rows = list[dict[str, Any]]
-FILES = 9
+FILES = 6
 """Files of a history."""
 BASE = ("-p", "found", "--base-dir", "ckpt")
+CHEAPLY = {
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
+    "--conf spark.driver.memory=512m pyspark-shell",
+}
+"""Environment in which starts, of which there are hundreds, take least."""
 REFUSED = (
     "was interrupted: start the program",
     "restore from a later snapshot",
@@ -98,6 +105,9 @@ TRUTHS: dict[str, Callable[[Rows], dict[str, list[str]]]] = {
     "chain": lambda given: {"clean": plain(given), "totals.db": plain(totals(given))},
     "join": lambda given: {"pairs": plain(pairs(given))},
     "sessions": lambda given: {"sessions": plain(sessions(given))},
+    "together": lambda given: {
+        name: rows for one in ("chain", "join", "sessions") for name, rows in TRUTHS[one](given).items()
+    },
     "no_place": lambda given: {"totals.db": plain(totals(given))},
     "own_state": lambda given: {"totals.db": plain(totals(given))},
     "partitioned": lambda given: {"by_key": plain(given)},
@@ -150,6 +160,10 @@ def state(spark: SparkSession, place: Path) -> list[str]:
     return sorted(found)
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, **CHEAPLY, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+
+
 # --- a history -------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +178,11 @@ class History:
     kills: Counter[str] = field(default_factory=Counter)
     told: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    slow: float = 8.0
+    """Seconds from a start of the program to its first rows, as they were last."""
+    took: float = 3.0
+    """Seconds that a command took last."""
 
     def more(self, most: int) -> None:
         first, self.files = self.files, min(most, self.files + self.dice.randint(1, 2))
@@ -171,11 +190,23 @@ class History:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         with (self.folder / "said").open("a") as said:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command(self.folder, *arguments),
-                stdout=said, stderr=said, text=True, cwd=self.folder, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
-            )  # fmt: skip
+                stdout=said,
+                stderr=said,
+                text=True,
+                cwd=self.folder,
+                start_new_session=True,
+                env=environment(),
+            )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what was left."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def program(self) -> subprocess.Popen[str]:
         (self.folder / "seen").unlink(missing_ok=True)
@@ -201,8 +232,9 @@ class History:
     def commanded(self, *arguments: str) -> str:
         """Run a command to its end, which may be refused where a kill before it has left nothing to do it with."""
         before = (self.folder / "said").stat().st_size
-        done = self.start(*arguments, "--base", "ckpt")
-        code = done.wait(300)
+        begun, done = time.monotonic(), self.start(*arguments, "--base", "ckpt")
+        code = done.wait(900)
+        self.took = time.monotonic() - begun
         said = (self.folder / "said").read_text()[before:]
         assert code == 0 or any(why in said for why in REFUSED), said[-4000:]
         self.told.append(f"{arguments[0]}: {' '.join(said.split())[-200:]}")
@@ -213,9 +245,11 @@ class History:
         begun, process = time.monotonic(), self.program()
         where = self.dice.choice(["start", "batch", "batch", "batch", "savepoint"])
         if where == "start":
-            time.sleep(self.dice.uniform(0, 8))
+            time.sleep(self.dice.uniform(0, 1.5 * self.slow))
         else:
             few = self.dice.randint(max(1, self.files - 2), self.files)
+            self.until(process, (self.folder / "seen").exists)
+            self.slow = time.monotonic() - begun
             self.until(process, lambda: self.has_seen(few))
             if where == "savepoint":
                 self.savepoint(process)
@@ -226,7 +260,7 @@ class History:
     def savepoint(self, process: subprocess.Popen[str] | None = None) -> None:
         if process is not None and self.dice.random() < 0.3:  # the program is killed while it is taken
             asking = self.start("savepoint", "found", "--base", "ckpt")
-            time.sleep(self.dice.uniform(0, 2.5))
+            time.sleep(self.dice.uniform(0, self.took))
             os.killpg(asking.pid, signal.SIGKILL)
             asking.wait()
             self.told.append("savepoint asked")
@@ -238,7 +272,7 @@ class History:
         key = self.dice.choice([*self.keys, "latest"])
         if self.dice.random() < 0.5:
             command = self.start("restore", key, "-p", "found", "--base", "ckpt")
-            time.sleep(self.dice.uniform(0.8, 3.0))
+            time.sleep(self.dice.uniform(0.2, 1.0) * self.took)
             self.told.append(f"restore of {key}")
             self.kill(command, "restore")
         else:
@@ -248,7 +282,10 @@ class History:
         def check() -> None:
             assert process.poll() is None, (self.folder / "said").read_text()[-4000:]
 
-        wait_until(holds, f"{self.name} has come so far", check=check, every=0.05)
+        def moves() -> tuple[int, bool]:
+            return sum(1 for _ in self.folder.rglob("commits/*")), (self.folder / "seen").exists()
+
+        wait_until(holds, f"{self.name} has come so far", check=check, moves=moves, every=0.1)
 
     def ended(self) -> None:
         """Let all files arrive, and the program process them and end."""
@@ -256,7 +293,7 @@ class History:
         process = self.program()
         self.until(process, lambda: self.has_seen(FILES))
         (self.folder / "stop").touch()
-        assert process.wait(300) == 0, (self.folder / "said").read_text()[-4000:]
+        assert process.wait(900) == 0, (self.folder / "said").read_text()[-4000:]
 
     def run(self, kills: int) -> None:
         while self.kills.total() < kills:
@@ -278,13 +315,20 @@ def undisturbed(name: str, folder: Path) -> None:
     put_orders(folder, range(FILES))
     with (folder / "said").open("a") as said:
         process = subprocess.Popen(
-            [sys.executable, str(FOUND), name, str(folder)], stdout=said, stderr=said, cwd=folder
+            [sys.executable, str(FOUND), name, str(folder)],
+            stdout=said,
+            stderr=said,
+            cwd=folder,
+            env=environment(),
         )
     wait_until(
-        lambda: (folder / "seen").exists() and int((folder / "seen").read_text()) >= FILES, "all is seen"
+        lambda: (folder / "seen").exists() and int((folder / "seen").read_text()) >= FILES,
+        "all is seen",
+        moves=lambda: sum(1 for _ in folder.rglob("commits/*")),
+        every=0.1,
     )
     (folder / "stop").touch()
-    assert process.wait(300) == 0, (folder / "said").read_text()[-4000:]
+    assert process.wait(900) == 0, (folder / "said").read_text()[-4000:]
 
 
 def differences(history: History, plain_run: Path, spark: SparkSession) -> list[str]:
@@ -313,11 +357,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--per-history", type=int, default=6)
-    parser.add_argument("--programs", nargs="*", choices=TRUTHS, default=[*TRUTHS])
+    parser.add_argument("--per-history", type=int, default=5)
+    parser.add_argument("--programs", nargs="*", choices=TRUTHS, default=["together", "delta", "partitioned"])
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    assert set(TRUTHS) <= set(NAMES)
     dice, kills, wrong = Random(given.seed), Counter[str](), 0
     with scratch() as folder, spark_session(folder, **{"spark.driver.memory": "1g"}) as spark:
         for number in range(10**6):
@@ -335,6 +378,8 @@ def main() -> int:
                 said = differences(history, plain_run, spark)
             except Exception as error:
                 said = [f"{type(error).__name__}: {error}"]
+            finally:
+                history.close()
             kills += history.kills
             wrong += bool(said)
             print(f"{number} {name}: {history.kills.total()} kills, {'; '.join(said) or 'right'}", flush=True)

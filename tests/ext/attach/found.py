@@ -174,6 +174,15 @@ def sessions(found: Found) -> Iterator[StreamingQuery]:
     )
 
 
+TOGETHER = (chain, join, sessions)
+
+
+def together(found: Found) -> Iterator[StreamingQuery]:
+    """Several of these in one program."""
+    for one in TOGETHER:
+        yield from one(found)
+
+
 def running_sum(key: tuple[str], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     total = state.getOption[0] if state.exists else 0
     for frame in frames:
@@ -233,6 +242,7 @@ PROGRAMS = {
         delta,
         join,
         sessions,
+        together,
         own_state,
         each,
     )
