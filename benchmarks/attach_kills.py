@@ -133,6 +133,11 @@ def places(folder: Path) -> dict[str, Path]:
     return {place.name: place for place in (folder / "checkpoints").glob("*")}
 
 
+def committed(folder: Path) -> int:
+    """Batches that the program's queries have committed."""
+    return sum(1 for _ in folder.glob("checkpoints/*/commits/*"))
+
+
 def positions(place: Path) -> list[str]:
     """Where the query's sources stand behind its newest committed batch."""
     newest = max(int(path.name) for path in (place / "commits").iterdir() if path.name.isdecimal())
@@ -282,8 +287,8 @@ class History:
         def check() -> None:
             assert process.poll() is None, (self.folder / "said").read_text()[-4000:]
 
-        def moves() -> tuple[int, bool]:
-            return sum(1 for _ in self.folder.rglob("commits/*")), (self.folder / "seen").exists()
+        def moves() -> tuple[int, int]:
+            return len(os.listdir(self.folder / "in")), committed(self.folder)
 
         wait_until(holds, f"{self.name} has come so far", check=check, moves=moves, every=0.1)
 
@@ -324,7 +329,7 @@ def undisturbed(name: str, folder: Path) -> None:
     wait_until(
         lambda: (folder / "seen").exists() and int((folder / "seen").read_text()) >= FILES,
         "all is seen",
-        moves=lambda: sum(1 for _ in folder.rglob("commits/*")),
+        moves=lambda: committed(folder),
         every=0.1,
     )
     (folder / "stop").touch()

@@ -17,7 +17,7 @@ from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.scheduler import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.admission import request_of
-from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent
+from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent, StageAcknowledged
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
@@ -42,6 +42,8 @@ log = logging.getLogger("dagster_ckpt.attach")
 
 CONFIRMED_WITHIN = 60.0
 """Seconds in which a savepoint that was asked for in the program, or its last checkpoint, has to be complete."""
+ASK_EVERY = 0.5
+"""Seconds after which a checkpoint that is waited for is looked at where the coordinator has told nothing."""
 BETWEEN_BATCHES_WITHIN = 10.0
 """Seconds in which a query that is stopped for a savepoint is waited for to be between two batches."""
 
@@ -83,6 +85,8 @@ class ProgramAttempt:
     _ending: threading.Thread | None = None
     """It stops the program for somebody who has asked for that."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _news: threading.Event = field(default_factory=threading.Event)
+    """Set when the coordinator has told that a checkpoint has begun or is over."""
 
     @property
     def is_open(self) -> bool:
@@ -208,6 +212,8 @@ class ProgramAttempt:
         self.stop_queries(0.0)
 
     def _heard(self, event: CoordinatorEvent) -> None:
+        if not isinstance(event, StageAcknowledged):
+            self._news.set()
         match event:
             case CheckpointCompleted(kind=kind) if kind.is_savepoint:
                 log.info("savepoint %s is complete: %s", event.checkpoint_id, event.uri)
@@ -239,7 +245,8 @@ class ProgramAttempt:
                         raise Declined(f"the {request.kind.noun} failed: {failed.message}")
                     case _:
                         pass
-            time.sleep(0.01)
+            self._news.wait(ASK_EVERY)  # each look asks the store
+            self._news.clear()
             outcome = coordinator.outcome_of_request(asked.request_id)
         raise Declined(
             f"the {request.kind.noun} is not complete after {duration(CONFIRMED_WITHIN)}: it goes on"

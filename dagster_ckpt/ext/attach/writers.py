@@ -45,9 +45,9 @@ class WriterNotes:
         """Return an option; empty: it was not given."""
         return self.options.get(name.lower(), "")
 
-    def note(self, name: str, value: object) -> None:
+    def note(self, key: str, value: object) -> None:
         """Note an option as it was given."""
-        self.options[name.lower()] = str(value)
+        self.options[key.lower()] = str(value)
 
 
 Begin = Callable[["DataFrame", WriterNotes], tuple[dict[str, str], Callable[["StreamingQuery | None"], None]]]
@@ -76,8 +76,8 @@ class WriterPatch:
 
         refuse_attached(pyspark.__version__)
         writer = _writer_class()
-        for name, noted in _NOTED.items():
-            self._replace(writer, name, noted)
+        for name, note in _NOTED.items():
+            self._replace(writer, name, _noting(note))
         for name in ("start", "toTable"):
             self._replace(writer, name, self._starting)
 
@@ -135,8 +135,7 @@ def _settled(writer: Any, given: Mapping[str, Any]) -> WriterNotes:
         table=str(given.get("tableName") or ""),
         function=noted.function,
     )
-    for key, value in given.get("options", {}).items():
-        told.note(key, value)
+    _note_options(told, **given.get("options", {}))
     told.path = str(given.get("path") or told.option("path"))
     return told
 
@@ -154,41 +153,28 @@ def _noting(note: Callable[..., None]) -> Callable[[Any], Any]:
     return make
 
 
-def _note_format(told: WriterNotes, source: str) -> None:
-    told.format = source
+def _only(name: str, kind: str = "") -> Callable[..., None]:
+    """Return a note of the only argument, whatever PySpark calls it; ``kind``: the format that goes with it."""
+
+    def note(told: WriterNotes, *given: object, **named: object) -> None:
+        setattr(told, name, *given, *named.values())
+        told.format = kind or told.format
+
+    return note
 
 
-def _note_name(told: WriterNotes, queryName: str) -> None:  # noqa: N803 - PySpark's name
-    told.query_name = queryName
-
-
-def _note_mode(told: WriterNotes, outputMode: str) -> None:  # noqa: N803 - PySpark's name
-    told.output_mode = outputMode
-
-
-def _note_option(told: WriterNotes, key: str, value: Any) -> None:
-    told.note(key, value)
-
-
-def _note_options(told: WriterNotes, **options: Any) -> None:
+def _note_options(told: WriterNotes, **options: object) -> None:
     for key, value in options.items():
         told.note(key, value)
 
 
-def _note_batch(told: WriterNotes, func: object) -> None:
-    told.format, told.function = "foreachBatch", func
-
-
-def _note_each(told: WriterNotes, f: object) -> None:
-    told.format, told.function = "foreach", f
-
-
-_NOTED = {
-    "format": _noting(_note_format),
-    "queryName": _noting(_note_name),
-    "outputMode": _noting(_note_mode),
-    "option": _noting(_note_option),
-    "options": _noting(_note_options),
-    "foreachBatch": _noting(_note_batch),
-    "foreach": _noting(_note_each),
+_NOTED: dict[str, Callable[..., None]] = {
+    "format": _only("format"),
+    "queryName": _only("query_name"),
+    "outputMode": _only("output_mode"),
+    "option": WriterNotes.note,
+    "options": _note_options,
+    "foreachBatch": _only("function", "foreachBatch"),
+    "foreach": _only("function", "foreach"),
 }
+"""How each method of a writer is noted."""

@@ -26,6 +26,7 @@ from dagster_ckpt.spark.plan.operators import (
     branches_in,
     filters_ahead,
     groups_in,
+    matches_in,
     operators_in,
     watermarks_of,
     with_state,
@@ -64,6 +65,8 @@ class PlanFacts:
     """Digests of what the rows of each operator come through: operators of one text are told apart by it."""
     filters_ahead: Sequence[str] = ()
     """Conditions behind each operator that Spark asks before rows become its state."""
+    matches: Sequence[str] | None = None
+    """Conditions of joins by which rows have met another one, or none."""
     state_columns: Sequence[str] | None = None
     """Columns of each operator's state in their order."""
     state_fields: Sequence[Fields] | None = None
@@ -159,6 +162,7 @@ def facts_of(
         operators=operators_in(plan),
         branches=branches_in(plan, stateful),
         filters_ahead=filters_ahead(plan),
+        matches=matches_in(plan),
         state_columns=state_columns(frame, plan),
         state_fields=state_fields(frame, stateful),
         state_types=types_of(made_of),

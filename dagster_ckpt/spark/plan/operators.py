@@ -104,6 +104,33 @@ def _is_asked_ahead(operator: Tree, columns: Set[Any]) -> bool:
     return bool(columns) and any(columns <= set(_made_in(side)) for side in sides)
 
 
+def matches_in(plan: Tree) -> list[str]:
+    """Return, of each join that passes on rows which have met none, what they have to meet one by besides their keys.
+
+    Spark keeps with each row whether it has met one, by the condition that was asked then.
+    """
+    named = definitions(plan)
+    return [_match(node, named) for node in with_state(plan) if _join_type(node) not in ("", "Inner")]
+
+
+def _match(join: Tree, named: Names) -> str:
+    left = set(_made_in(join["_children"][0]))
+    parts = [one for one in _conjuncts(join["condition"]) if kind_of(one) not in EQUAL]
+    return " AND ".join(sorted(text_of(_sided(one, left), named, with_values=True) for one in parts))
+
+
+def _sided(one: Tree, left: Set[Any]) -> Tree:
+    """Return an expression whose columns say of which side of a join they are."""
+    sided = {**one, "_children": [_sided(child, left) for child in one["_children"]]}
+    if kind_of(one) == "AttributeReference":
+        sided["name"] = f"{'left' if column_id(one) in left else 'right'} {one['name']}"
+    return sided
+
+
+def _join_type(node: Tree) -> str:
+    return simple(str((node.get("joinType") or {}).get("object", "")))
+
+
 def _made_in(plan: Tree) -> Iterator[Any]:
     """Yield the ids of all columns that are made in a plan."""
     for node in walk(plan):
@@ -170,8 +197,7 @@ def _operator(node: Tree, named: Names) -> str:
                 if condition is None
                 else [_equality(e, named) for e in walk(condition) if kind_of(e) in EQUAL]
             )
-            how = simple(str((node.get("joinType") or {}).get("object", "")))
-            return f"join({' AND '.join(equal)}, {how})"
+            return f"join({' AND '.join(equal)}, {_join_type(node)})"
         case (
             "FlatMapGroupsInPandasWithState"
             | "TransformWithStateInPySpark"

@@ -161,6 +161,16 @@ def _filters(before: PlanFacts, now: PlanFacts) -> str:
     )
 
 
+def _matches(before: PlanFacts, now: PlanFacts) -> str:
+    if before.matches is None or now.matches is None or list(before.matches) == list(now.matches):
+        return ""
+    old, new = _different(before.matches, now.matches)
+    return (
+        f"its rows have met one another by {old or 'their keys alone'}, and would by {new or 'their keys alone'} now: "
+        "it holds which of them have met none so far"
+    )
+
+
 def _columns(before: PlanFacts, now: PlanFacts) -> str:
     was, are = before.state_columns, now.state_columns
     if was is None or are is None or was == are:
@@ -332,6 +342,12 @@ RULES = (
         "a condition behind a stream-stream join on columns of one side; one more or less behind groups on their keys",
         "Spark asks it before rows are kept, and rows that are kept are not asked",
         _filters,
+    ),
+    Rule(
+        Concern.STATE,
+        "a condition on both sides of an outer or semi join, a bound of time included",
+        "Spark keeps with each row whether it has met one by the old condition",
+        _matches,
     ),
     Rule(
         Concern.POSITIONS,

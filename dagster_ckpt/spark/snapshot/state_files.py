@@ -49,6 +49,8 @@ class PlannedFile:
     """State store within the operator (``default``, ``left-keyToNumValues``, …)."""
     content_named: bool = False
     """The path identifies the content: an equal path and size in an earlier checkpoint is the same file."""
+    stamp: tuple[int, int] | None = None
+    """Inode, and time of change in nanoseconds: a file that has kept both was not replaced since."""
     source: str | None = None
     """Absolute path to read instead of ``path`` below the working directory (in-flight data, pinned files).
     """
@@ -69,9 +71,10 @@ def planned(
     size.
     """
     try:
-        size = os.stat(f"{root}/{path}").st_size
+        seen = os.stat(f"{root}/{path}")
     except FileNotFoundError as error:
         raise Vanished(f"{path} is gone") from error
+    size = seen.st_size
     if expected_size is not None and size != expected_size:
         raise Vanished(f"{path} has {size} bytes where its snapshot names {expected_size}")
     return PlannedFile(
@@ -82,6 +85,7 @@ def planned(
         partition=partition,
         store_name=store_name,
         content_named=content_named,
+        stamp=(seen.st_ino, seen.st_mtime_ns),
     )
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
@@ -33,6 +33,9 @@ log = logging.getLogger("dagster_ckpt.stage")
 
 FILE_LISTS_KEPT = 2
 """File lists a stage remembers, so that the next checkpoint need not read them from storage."""
+
+SETTLED = 2 * 10**9
+"""Nanoseconds after a change in which a file system may give another file the same time."""
 
 REPLANS = 3
 """How often a capture is planned again when a file vanished before it was pinned."""
@@ -91,6 +94,8 @@ class StageSnapshotter:
     threads: int = 4
     _stored: dict[ObjectRef, Sequence[FileEntry]] = field(default_factory=dict)
     """File lists of the latest checkpoints, by the manifest that holds them: the next one builds on one of these."""
+    _stamps: dict[ObjectRef, Mapping[str, tuple[int, int] | None]] = field(default_factory=dict)
+    """Of the same, the stamps of files as they were uploaded: what still has its own is not read again."""
 
     @property
     def attempt(self) -> ExecutionAttempt:
@@ -137,9 +142,9 @@ class StageSnapshotter:
     def _upload(self, cut: Cut) -> tuple[StageSnapshot, StageUpload]:
         location = self.coordinator.location_of(cut.checkpoint_id)
         previous = self._previous(location)
-        began = time.perf_counter()
+        began, began_at = time.perf_counter(), time.time_ns()
         counts = self._row_counts(cut)
-        plan, files = self._pin(cut, previous)
+        plan, files = self._pin(cut, location, previous)
         sync_ms = (time.perf_counter() - began) * 1e3
         line = "%s: finished synchronous part of checkpoint %d. Alignment duration: %.0f ms, snapshot duration: %.1f ms"
         log.debug(line, self.uid, cut.checkpoint_id, cut.alignment_ms, sync_ms)
@@ -160,7 +165,9 @@ class StageSnapshotter:
             canceled=lambda: not self.coordinator.is_pending(cut.checkpoint_id),
             manifest_aside=self._manifest_aside(cut),
         )
-        self._remember(upload)
+        self._remember(
+            upload, {f.path: f.stamp for f in files if f.stamp and f.stamp[1] < began_at - SETTLED}
+        )
         async_ms = (time.perf_counter() - began) * 1e3 - sync_ms
         line = "%s: finished asynchronous part of checkpoint %d. Asynchronous duration: %.0f ms"
         log.debug(line, self.uid, cut.checkpoint_id, async_ms)
@@ -213,10 +220,11 @@ class StageSnapshotter:
             return None
         return self.directory.pins(cut.checkpoint_id) / "manifest"
 
-    def _remember(self, upload: StageUpload) -> None:
-        self._stored[upload.manifest] = upload.entries
+    def _remember(self, upload: StageUpload, stamps: Mapping[str, tuple[int, int] | None]) -> None:
+        self._stored[upload.manifest], self._stamps[upload.manifest] = upload.entries, stamps
         for oldest in list(self._stored)[:-FILE_LISTS_KEPT]:
             self._stored.pop(oldest, None)
+            self._stamps.pop(oldest, None)
 
     def _previous(self, location: CheckpointLocation) -> Sequence[FileEntry]:
         found = location.previous.get(self.uid)
@@ -231,14 +239,18 @@ class StageSnapshotter:
             log.warning("stage %s uploads all its files again: %s", self.uid, error)
             return ()
 
-    def _pin(self, cut: Cut, previous: Sequence[FileEntry]) -> tuple[CapturePlan, tuple[PlannedFile, ...]]:
-        uploaded = uploaded_already(previous)
+    def _pin(
+        self, cut: Cut, location: CheckpointLocation, previous: Sequence[FileEntry]
+    ) -> tuple[CapturePlan, tuple[PlannedFile, ...]]:
+        uploaded, found = uploaded_already(previous), location.previous.get(self.uid)
+        manifest = None if found is None else found.manifest
+        stamps = {} if manifest is None else self._stamps.get(manifest, {})
         for remaining in reversed(range(REPLANS)):
             plan = self._plan(cut, uploaded)
             try:
                 files = pin_files(
                     (
-                        *plan.files,
+                        *(_known(file, stamps) for file in plan.files),
                         *cut.extra_files,
                         *captured(self.directory, cut.checkpoint_id),
                         *captured_states(self.directory, cut.batch_id),
@@ -318,6 +330,12 @@ class StageSnapshotter:
             retries_left=retries_left,
         )
         return SnapshotOutcome(decision=decision, text=message)
+
+
+def _known(file: PlannedFile, stamps: Mapping[str, tuple[int, int] | None]) -> PlannedFile:
+    """Return a file whose content is known by its name, where nobody has replaced it since it was uploaded."""
+    is_same = file.stamp is not None and stamps.get(file.path) == file.stamp
+    return replace(file, content_named=True) if is_same and not file.content_named else file
 
 
 def _mode(location: CheckpointLocation) -> UploadMode:

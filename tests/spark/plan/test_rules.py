@@ -118,6 +118,8 @@ WITHOUT_MOMENTS = (
 """What asks for no zone, though it carries one."""
 WITHIN_AN_HOUR = "a.k = b.k AND a.t BETWEEN b.t AND b.t + INTERVAL 1 HOUR"
 
+SMALLER, BOTH = "a.k = b.k AND a.v < b.v", "a.v + b.v AS sum"
+
 
 def of_struct(frame: Any, fields: str) -> Any:
     """Rows with a struct of fields of one type."""
@@ -313,6 +315,12 @@ SAME: dict[str, tuple[Build, Build]] = {
     "how near rows must be": (
         lambda rows: matched(rows("a"), rows("b")),
         lambda rows: matched(rows("a").where("k > 1"), rows("b")),
+    ),
+    "another condition and bound of an inner join": (
+        lambda rows: matched(rows("a"), rows("b"), kept=BOTH),
+        lambda rows: matched(
+            rows("a"), rows("b"), on=f"{SMALLER} AND a.t < b.t - INTERVAL 1 HOUR", kept=BOTH
+        ),
     ),
     "a filter behind groups on what they hold": (
         lambda rows: sums(rows("a")).where("x > 1 AND k > 1"),
@@ -586,6 +594,23 @@ CHANGED: dict[str, tuple[Build, Build, str]] = {
         lambda rows: matched(rows("a"), rows("b")),
         lambda rows: matched(rows("a"), rows("b"), how="left_outer"),
         "LeftOuter) now",
+    ),
+    "another condition of an outer join": (
+        lambda rows: matched(rows("a"), rows("b"), how="left_outer", kept=BOTH),
+        lambda rows: matched(rows("a"), rows("b"), how="left_outer", on=SMALLER, kept=BOTH),
+        "AND lessthan(left v, right v)",
+    ),
+    "the other way round": (
+        lambda rows: matched(rows("a"), rows("b"), how="full_outer", on=SMALLER, kept=BOTH),
+        lambda rows: matched(rows("a"), rows("b"), how="full_outer", on="a.k = b.k AND b.v < a.v", kept=BOTH),
+        "lessthan(right v, left v)",
+    ),
+    "another bound of an outer join": (
+        lambda rows: matched(rows("a"), rows("b"), how="full_outer", on=WITHIN_AN_HOUR),
+        lambda rows: matched(
+            rows("a"), rows("b"), how="full_outer", on=WITHIN_AN_HOUR.replace("1 HOUR", "2 HOURS")
+        ),
+        "it holds which of them have met none",
     ),
     "other duplicates": (
         lambda rows: rows("a").dropDuplicates(["k"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +21,10 @@ from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapshot
 from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.snapshot import upload
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.snapshot.upload import UploadMode, handles_in_manifest
@@ -183,11 +187,55 @@ def test_rows_that_take_long_to_reach_their_store_do_not_cost_the_checkpoint_its
     assert "query/commits/4" in {entry.path for entry in stored.entries(stored.metadata.stages[0])}
 
 
-def taken(h: CoordinatorHarness, query: FakeQuery, flush: Callable[[], None] = lambda: None) -> int:
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_a_file_is_read_again_once_it_was_replaced_or_may_have_been(
+    query: FakeQuery, monkeypatch: pytest.MonkeyPatch, is_settled: bool
+) -> None:
+    """Of the same name and size: nothing but the time and place of its writing tells it apart."""
+    h = CoordinatorHarness(stages={"totals": 2}, incremental=True, num_retained=3)
+    for file in (path for path in query.root.rglob("*") if path.is_file()):
+        os.utime(file, (time.time() - is_settled * 60,) * 2)
+    stage, path = snapshotter(h, query), "query/offsets/4"
+    file = query.root / path
+    before = file.read_bytes()
+    taken(h, query, stage=stage)
+    read: list[str] = []
+    original = upload._Upload._read
+
+    def noted(self: Any, planned: PlannedFile) -> bytes:
+        read.append(planned.path)
+        return original(self, planned)
+
+    monkeypatch.setattr(upload._Upload, "_read", noted)
+    second = taken(h, query, stage=stage)
+    assert (path not in read) is is_settled
+    beside = file.with_name("beside")
+    beside.write_bytes(before.replace(b"1", b"2"))
+    assert beside.stat().st_size == len(before)
+    beside.replace(file)
+    third = taken(h, query, stage=stage)
+    for number, content in ((second, before), (third, file.read_bytes())):
+        stored = StoredSnapshot(
+            storage=h.storage, folder=f"pipeline/chk-{number}", metadata=h.metadata(number)
+        )
+        [entry] = [one for one in stored.entries(stored.metadata.stages[0]) if one.path == path]
+        assert entry.inline == content, number
+
+
+def snapshotter(h: CoordinatorHarness, query: FakeQuery) -> StageSnapshotter:
+    coordinator: Any = h.coordinator
+    return StageSnapshotter(uid=UID, directory=StageDirectory(query.root), coordinator=coordinator)
+
+
+def taken(
+    h: CoordinatorHarness,
+    query: FakeQuery,
+    flush: Callable[[], None] = lambda: None,
+    stage: StageSnapshotter | None = None,
+) -> int:
     """Take a checkpoint of the query as its stage does."""
     number = h.checkpoint()
-    coordinator: Any = h.coordinator
-    stage = StageSnapshotter(uid=UID, directory=StageDirectory(query.root), coordinator=coordinator)
+    stage = stage or snapshotter(h, query)
     cut = Cut(
         checkpoint_id=CheckpointId(number),
         batch_id=BatchId(4),
