@@ -80,11 +80,13 @@ def costs(spark: SparkSession, folder: Path, options: argparse.Namespace) -> Non
     show("the program", rows)
 
 
-def durations(spark: SparkSession, folder: Path, queries: int, checkpoints: int) -> list[float]:
-    """Milliseconds from trigger to completion."""
+def durations(
+    spark: SparkSession, folder: Path, queries: int, checkpoints: int
+) -> tuple[list[float], list[float]]:
+    """Milliseconds from trigger to completion, and of this process's processor time, in which no query is."""
     data = folder / "in"
     write_input(data, 1000, 1)
-    found = []
+    found, used = [], []
     with attached_to(folder, "1 h") as attached:
         assert attached is not None
         running = [query(spark, data, folder / f"q{number}").start() for number in range(queries)]
@@ -94,13 +96,15 @@ def durations(spark: SparkSession, folder: Path, queries: int, checkpoints: int)
             for one in running:
                 one.processAllAvailable()
             time.sleep(0.1)
+            began = time.process_time()
             uri = attached.checkpoint()
+            used.append((time.process_time() - began) * 1e3)
             base, _, key = uri.rpartition("/")
             metadata = read_metadata(open_storage(base), key)
             found.append((metadata.completed_at - metadata.triggered_at) * 1e3)
         for one in running:
             one.stop()
-    return found
+    return found, used
 
 
 def main() -> None:
@@ -115,11 +119,13 @@ def main() -> None:
     options = parser.parse_args()
     with scratch() as folder, spark_session(folder) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-        costs(spark, folder / "program", options)
+        if options.rounds:
+            costs(spark, folder / "program", options)
         rows = []
         for queries in options.queries:
-            taken = durations(spark, folder / f"of-{queries}", queries, options.checkpoints)
-            rows.append({"queries": queries, "checkpoint ms": median(taken), "p95 ms": p95(taken)})
+            taken, used = durations(spark, folder / f"of-{queries}", queries, options.checkpoints)
+            told = {"checkpoint ms": median(taken), "p95 ms": p95(taken), "processor ms": median(used)}
+            rows.append({"queries": queries, **told})
         show("a checkpoint", rows)
 
 

@@ -165,6 +165,7 @@ class Attachment:
         _speak()
         self._owner.wait(self._record)
         self._put_back(self._record(), restore_from)
+        self._owner.name_to_java()
         self._patch.install()
         Attachment._current = self
         atexit.register(self.detach)

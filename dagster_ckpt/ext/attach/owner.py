@@ -21,6 +21,8 @@ from dagster_ckpt.errors import Fenced
 from dagster_ckpt.spark.files import replace_whole
 
 LOOK_EVERY = 0.25
+STARTED_BY = "DAGSTER_CKPT_ATTACHED"
+"""Variable of the environment that names this process to its JVM, which outlives it for a moment, and writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,12 @@ class ProgramOwner:
             replace_whole(note, f"{run_id} {process}".encode())
         return cls(run_id or process, note)
 
+    def name_to_java(self) -> None:
+        """Have a JVM that is started from now on say whose it is."""
+        os.environ[STARTED_BY] = self._process_of(self.name).rpartition("-")[0]
+
     def is_gone(self, owner: str) -> bool:
-        """Tell whether an owner was a process beside this one that is gone: nobody need wait for its lease."""
+        """Tell whether an owner was a process beside this one that is gone with its JVM: nobody waits for its lease."""
         parts = self._process_of(owner).rsplit("-", 3)
         if len(parts) != 4 or not _processes() or parts[1] != _processes() or not parts[2].isdecimal():
             return False
@@ -50,10 +56,20 @@ class ProgramOwner:
         try:
             os.kill(int(parts[2]), 0)
         except ProcessLookupError:
-            return True
+            return not self._java_of(owner)
         except PermissionError:
             pass
         return False
+
+    def _java_of(self, owner: str) -> str:
+        """Return the number of a JVM that an owner has started, which may be gone itself; empty: none is there."""
+        wanted = f"{STARTED_BY}={self._process_of(owner).rpartition('-')[0]}".encode()
+        for one in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                is_java = (one / "comm").read_text() == "java\n"
+                if is_java and wanted in (one / "environ").read_bytes().split(b"\0"):
+                    return one.name
+        return ""
 
     def _process_of(self, owner: str) -> str:
         try:
@@ -70,6 +86,11 @@ class ProgramOwner:
             raise Fenced(
                 f"another copy of this program is attached to {record.pipeline!r} and alive ({record.owner}): stop it "
                 "first, or attach this one under another name, with directories of its own"
+            )
+        if java := self._java_of(record.owner):
+            raise Fenced(
+                f"the Java process {java} of another copy of this program still runs, and its queries may write: end "
+                "it first"
             )
 
     def wait(self, record: Callable[[], CoordinatorRecord | None]) -> None:

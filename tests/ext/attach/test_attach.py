@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
-from dagster_ckpt.ext.attach.owner import ProgramOwner
+from dagster_ckpt.ext.attach.owner import STARTED_BY, ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.queries import SESSION_LOCATION, Found, Queries, local_place
 from dagster_ckpt.ext.attach.sinks import (
@@ -178,6 +179,28 @@ def test_a_second_copy_is_refused_while_the_first_one_lives_and_nobody_waits_for
     here = ProgramOwner.here().name.split("-")
     dead = "-".join([*here[:-2], str(2**22 + 1), here[-1]])
     ProgramOwner.here().admit(alive.model_copy(update={"owner": dead}))
+
+
+def test_a_killed_program_is_not_gone_before_its_java_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had committed a batch into directories that a restore had put back, behind which Spark looked no further."""
+    here = ProgramOwner.here()
+    monkeypatch.setenv(STARTED_BY, "")
+    here.name_to_java()
+    dead = here.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
+    monkeypatch.setenv(STARTED_BY, os.environ[STARTED_BY].replace(str(os.getpid()), str(2**22 + 1)))
+    (tmp_path / "java").symlink_to(shutil.which("sleep") or "")
+    record = CoordinatorRecord(pipeline="orders", owner=dead, epoch=1, lease_until=0.0, has_mailbox=True)
+    with subprocess.Popen([tmp_path / "java", "600"]) as java:
+        try:
+            assert not here.is_gone(dead)
+            with pytest.raises(Fenced, match=f"the Java process {java.pid} of another copy"):
+                here.admit(record)
+        finally:
+            java.kill()
+    assert here.is_gone(dead)
+    here.admit(record)
 
 
 def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_path: Path) -> None:
