@@ -71,7 +71,7 @@ def origins_in(plan: Tree, operators: Sequence[Tree], channels: Channels) -> lis
 
 
 def passed_on(plan: Tree, columns: Sequence[str], channels: Channels) -> dict[str, Origin]:
-    """Return what columns of sources the columns of a query's rows are, as far as nothing is computed."""
+    """Return columns of sources by the columns of a query's rows that they are, as far as nothing is computed."""
     given = (one for one in _given(plan, only=_AS_THEY_ARE) if one.get("name") in columns)
     return _alone(given, _leaves(plan, channels), definitions(plan))
 
