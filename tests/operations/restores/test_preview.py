@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import FileKind, StageSnapshot
 from dagster_ckpt.errors import NotFound
+from dagster_ckpt.operations.readers.waiting import waiting_rows
 from dagster_ckpt.operations.restores.preview import StageFate, preview_restore
 from dagster_ckpt.operations.restores.tables import TableFate
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
@@ -204,6 +205,42 @@ def test_the_table_of_a_fork_is_only_read(world: World) -> None:
     assert shop.preview(1, fork=True).fate is TableFate.SEEDED  # type: ignore[attr-defined]
 
 
+def sales_with(**sink: Any) -> CheckpointedPipeline:
+    """The pipeline of that table, its sink set so."""
+
+    @spark_source
+    def numbers(spark: Any) -> Any: ...
+
+    @spark_sink(**sink)
+    def totals(numbers: Any) -> Any: ...
+
+    @checkpointed_pipeline(name=SALES)
+    def sales() -> None:
+        totals(numbers())
+
+    return sales
+
+
+def resource_of(world: World, tables: Path) -> Any:
+    """The coordinator resource of a world, as far as tables are asked of it."""
+    return SimpleNamespace(
+        resolved_work_dir=world.folder / "work",
+        resolved_table_dir=lambda _: tables,
+        deployment=lambda _: world.deployment,
+    )
+
+
+@pytest.mark.parametrize("sink", [{}, {"uid": "sums", "table": "totals", "previous_uids": ["totals"]}])
+def test_rows_that_wait_in_a_checkpoint_are_found_under_former_names_of_their_sink(
+    world: World, sink: dict[str, Any]
+) -> None:
+    """Nothing waited for a renamed one: `publish` and `set-aside` had nothing to do."""
+    shop = TableWorld(world)
+    [found] = waiting_rows(sales_with(**sink), resource_of(world, world.folder))
+    assert (found.sink, found.rows, found.why) == (sink.get("uid", "totals"), 3, "")
+    assert (found.place, found.batches) == (str(shop.attempt.place), (2,))
+
+
 @pytest.mark.parametrize(
     ("target", "key", "refused"),
     [
@@ -219,22 +256,10 @@ def test_the_preview_of_a_fork_is_refused_as_its_run_is(
 ) -> None:
     shop = TableWorld(world)
     number = 3 if key else 1
-
-    @spark_source
-    def numbers(spark: Any) -> Any: ...
-
-    @spark_sink(key=[*key])
-    def totals(numbers: Any) -> Any: ...
-
-    @checkpointed_pipeline(name=SALES)
-    def sales() -> None:
-        totals(numbers())
-
     tables = world.folder / ("other" if target is None else "")
-    fork = sales.fork("fork", table_dir=str(tables), sinks={} if target is None else {"totals": target})
-    resource: Any = SimpleNamespace(
-        resolved_work_dir=world.folder / "work", resolved_table_dir=lambda fork: Path(fork.table_dir)
-    )
+    sinks = {} if target is None else {"totals": target}
+    fork = sales_with(key=[*key]).fork("fork", table_dir=str(tables), sinks=sinks)
+    resource = resource_of(world, tables)
     wanted = options(f"{BASE}/sales/chk-{number}", fork=True, allow_non_restored_state=True)
     previewed = preview_restore(world.deployment, wanted, fork.name, code=fork, coordinator=resource)
     (table,) = previewed.tables
