@@ -199,10 +199,15 @@ def spark_google_jars() -> list[Path]:
     return cached_jars("spark-google")
 
 
+USERS = ("admin", "app")
+"""Users of a broker that asks; their passwords are their names."""
+
+
 class KafkaBroker:
     """A broker that is its own controller, in a folder; it can be killed and started again."""
 
-    def __init__(self, program: list[Path | str], folder: Path) -> None:
+    def __init__(self, program: list[Path | str], folder: Path, has_users: bool) -> None:
+        self.users = USERS if has_users else ()
         port, controller = free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
         settings = {
@@ -218,6 +223,22 @@ class KafkaBroker:
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
         }
+        if has_users:
+            settings |= {
+                "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+                "inter.broker.listener.name": "SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "sasl.mechanism.inter.broker.protocol": "PLAIN",
+                "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                    f'username="{USERS[0]}" password="{USERS[0]}" '
+                    + " ".join(f'user_{one}="{one}"' for one in USERS)
+                    + ";"
+                ),
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": f"User:{USERS[0]};User:ANONYMOUS",
+            }
         self._program, self._log, self._file = program, folder / "log", folder / "server.properties"
         self._file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         identity = ["format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", self._file]
@@ -230,7 +251,16 @@ class KafkaBroker:
             self._process = subprocess.Popen(
                 [*self._program, "kafka.Kafka", self._file], stdout=log, stderr=log
             )
-        _wait_for_kafka(self.address, self._process, self._log)
+        _wait_for_kafka(self, self._process, self._log)
+
+    def client(self, user: str = "") -> dict[str, str]:
+        """Return what a client needs to reach it, as one of its ``users``; the first may do everything."""
+        who = user or next(iter(self.users), "")
+        said = {"sasl.mechanisms": "PLAIN", "sasl.username": who, "sasl.password": who}
+        return {
+            "bootstrap.servers": self.address,
+            **({"security.protocol": "SASL_PLAINTEXT", **said} if who else {}),
+        }
 
     def kill(self) -> None:
         """End it at once."""
@@ -239,8 +269,8 @@ class KafkaBroker:
 
 
 @contextmanager
-def kafka_broker() -> Iterator[KafkaBroker]:
-    """Start a broker in a temporary folder."""
+def kafka_broker(*, has_users: bool = False) -> Iterator[KafkaBroker]:
+    """Start a broker in a temporary folder; ``has_users``: it asks who somebody is, and what that one may do."""
     java = subprocess.run([ROOT / "scripts" / "java-home"], capture_output=True, text=True, check=False)
     jars = cached_jars("kafka")
     if not any(jar.name.startswith("kafka_") for jar in jars) or java.returncode:
@@ -249,7 +279,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     program = [Path(java.stdout.strip()) / "bin" / "java", "-Xmx256m", *BRIEF, "-cp", f"{jars[0].parent}/*"]
     broker = None
     try:
-        broker = KafkaBroker(program, folder)
+        broker = KafkaBroker(program, folder, has_users)
         yield broker
     finally:
         if broker is not None:
@@ -257,11 +287,11 @@ def kafka_broker() -> Iterator[KafkaBroker]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for_kafka(address: str, broker: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_kafka(kafka: KafkaBroker, broker: subprocess.Popen[bytes], log: Path) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin = AdminClient({**kafka.client(), "log_level": 0})
     for _ in range(120):
         if broker.poll() is not None:
             raise RuntimeError(f"Kafka ended: {log.read_text()}")

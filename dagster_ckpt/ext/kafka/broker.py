@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from confluent_kafka import (
     Uuid,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
@@ -28,6 +30,8 @@ from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 
 SECONDS = 60
 """How long a call waits for the cluster."""
+_TRANSACTIONS = "dagster_ckpt/"
+"""Transactional ids begin with it."""
 _TRANSACTION_MS = 600_000
 """Longest transaction; brokers allow 15 minutes by default."""
 _WARNINGS = 4
@@ -49,12 +53,16 @@ _FENCED = (
 
 _REFUSED = (
     KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_EXCEPTION,
 )
 """Errors that come again however often the same is tried."""
+_FORBIDDEN = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
 _CLIENT_BYTES = 1_000_000
 """Largest message of librdkafka, where ``message.max.bytes`` says no other."""
 _ENVELOPE = 256
@@ -134,7 +142,30 @@ class Broker:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self.classified(error) from error
+        self._refuse_forbidden(admin)
         self._has_topics = True
+
+    def _refuse_forbidden(self, admin: AdminClient) -> None:
+        """Raise InvalidRequest where this user may not do what a publish does: nothing was read or written yet."""
+        needed = {self.topic: {AclOperation.WRITE}, self.positions: {AclOperation.READ, AclOperation.WRITE}}
+        asked = admin.describe_topics(
+            TopicCollection([*needed]), include_authorized_operations=True, request_timeout=SECONDS
+        )
+        for topic, answer in asked.items():
+            try:
+                granted = answer.result(SECONDS).authorized_operations
+            except KafkaException as error:
+                raise self.classified(error) from error
+            if granted and not needed[topic].issubset(granted):  # brokers of before 2.3 do not tell
+                missing = ", ".join(sorted(one.name for one in needed[topic].difference(granted)))
+                raise self._forbidden(f"no {missing} on topic {topic}")
+
+    def _forbidden(self, why: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"{self.place} refuses this user ({why}): it needs WRITE on topic {self.topic}, READ and WRITE on "
+            f"{self.positions} (CREATE on what is to be made), and WRITE on transactional ids that begin with "
+            f"'{_TRANSACTIONS}'"
+        )
 
     def topic_settings(self) -> TopicSettings:
         """Return how the topic is set up, as far as this user may know."""
@@ -156,6 +187,8 @@ class Broker:
             if error.args[0].code() in (*NO_SUCH_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
                 return {}
             raise self.classified(error) from error
+        except TimeoutError as error:
+            raise Unavailable(f"{self.place} did not answer, or does not know this user: retry") from error
         return {name: str(getattr(entry, "value", "")) for name, entry in entries.items()}
 
     def position(self, attempt: AttemptId | None = None, *, is_fenced: bool = False) -> SinkPosition | None:
@@ -231,7 +264,7 @@ class Broker:
 
     def _producer(self, name: str) -> Producer:
         settings = {
-            "transactional.id": f"dagster_ckpt/{name}/{self.topic}",
+            "transactional.id": f"{_TRANSACTIONS}{name}/{self.topic}",
             "transaction.timeout.ms": _TRANSACTION_MS,
         }
         producer = Producer({**_PARTITIONER, **self._client, **settings})
@@ -254,7 +287,8 @@ class Broker:
             self.commit(producer)
         except KafkaException as error:
             if error.args[0].txn_requires_abort():
-                producer.abort_transaction(SECONDS)
+                with suppress(KafkaException):  # the next producer's first step is to end it
+                    producer.abort_transaction(SECONDS)
                 raise self.classified(error) from error
             if error.args[0].code() in _FENCED:
                 raise self.classified(error) from error
@@ -292,6 +326,8 @@ class Broker:
         cause: KafkaError = error.args[0]
         if cause.code() in _FENCED:
             return Fenced(f"another process publishes to {self.place} as pipeline {self._pipeline!r}")
+        if cause.code() in _FORBIDDEN:
+            return self._forbidden(cause.str())
         if cause.code() in _REFUSED:
             return InvalidRequest(f"{self.place} refuses these rows, none is visible: {cause.str()}")
         return Unavailable(f"{self.place} did not carry it out, no row is visible ({cause.str()}): retry")
@@ -315,6 +351,8 @@ class Broker:
             failure, key, value = message.error(), message.key(), message.value()
             if failure is None and key is not None and value is not None:
                 found.append((key.decode(), parse_json(value)))
+            elif failure is not None and failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # offsets are assigned: no group is asked for any
             elif failure is not None and failure.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(failure)
             elif failure is not None:
