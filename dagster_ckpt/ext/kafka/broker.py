@@ -155,6 +155,8 @@ class Broker:
             try:
                 granted = answer.result(SECONDS).authorized_operations
             except KafkaException as error:
+                if error.args[0].code() in NO_SUCH_TOPIC:  # made just now: not every broker has heard of it
+                    continue
                 raise self.classified(error) from error
             if granted and not needed[topic].issubset(granted):  # brokers of before 2.3 do not tell
                 missing = ", ".join(sorted(one.name for one in needed[topic].difference(granted)))
