@@ -201,9 +201,9 @@ def remove_batch_files(root: Path, names: Iterable[str]) -> None:
     """Remove files named relative to ``root``, with the batch folders that held them (and Spark's side files
     there).
     """
-    for folder in {(root / name).parent for name in names}:
-        if batch_of(folder.name) is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    above = {folder for name in names for folder in Path(name).parents if batch_of(folder.name) is not None}
+    for folder in above:
+        shutil.rmtree(root / folder, ignore_errors=True)
 
 
 def remove_files(paths: Iterable[Path]) -> int:

@@ -240,10 +240,9 @@ class Lab:
         """What the storage holds of a retained checkpoint."""
         known = next(c for c in self.record(pipeline).completed if c.checkpoint_id == checkpoint)
         key = metadata_key(known.location.folder)
-        storage = CheckpointCoordinatorResource(base_dir=str(self.folder)).open_storage(
-            known.location.base_uri
-        )
-        return decode_metadata(storage.read(key), name=key)
+        options = {name: given for name, given in self.settings.items() if name == "storage_options"}
+        resource = CheckpointCoordinatorResource(base_dir=str(self.folder), **options)
+        return decode_metadata(resource.open_storage(known.location.base_uri).read(key), name=key)
 
     def partitions(self, pipeline: CheckpointedPipeline) -> list[str]:
         return sorted(self.instance.get_dynamic_partitions(f"{pipeline.name}/checkpoints"))

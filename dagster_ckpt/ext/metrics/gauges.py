@@ -65,6 +65,19 @@ def _watermarks(page: CheckpointPage) -> Iterator[Sample]:
             yield Sample(position.watermark_ms, {"stage": position.uid})
 
 
+def _broken(page: CheckpointPage) -> Iterator[Sample]:
+    latest = page.statistics.latest_completed
+    for stage in latest.stages if latest else ():
+        for condition, rows in stage.metrics.broken.items():
+            yield Sample(rows, {"stage": stage.uid, "condition": condition})
+
+
+def _late(page: CheckpointPage) -> Iterator[Sample]:
+    latest = page.statistics.latest_completed
+    for stage in latest.stages if latest else ():
+        yield Sample(stage.metrics.rows_late, {"stage": stage.uid})
+
+
 def _pending_ages(page: CheckpointPage) -> float:
     return max((pending.since for pending in page.pending), default=0.0)
 
@@ -154,6 +167,20 @@ GAUGES = (
         "ms",
         "When the latest checkpoint completed, since the Unix epoch",
         _latest(lambda latest: _ms(latest.ended_at)),
+    ),
+    Gauge(
+        "lastCheckpointRowsBroken",
+        "{row}",
+        "Rows of the latest completed checkpoint that broke a condition of a stage",
+        _broken,
+        ("stage", "condition"),
+    ),
+    Gauge(
+        "lastCheckpointRowsLate",
+        "{row}",
+        "Rows of the latest completed checkpoint that a stage's watermark dropped",
+        _late,
+        ("stage",),
     ),
     Gauge(
         "oldestInProgressCheckpointAge",

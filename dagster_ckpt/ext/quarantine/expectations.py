@@ -14,8 +14,8 @@ from dagster_ckpt.errors import InvalidRequest
 
 MOST_CONDITIONS = 61
 """A verdict is a number of Spark's, a bit for each condition and for those of ``on_error``."""
-PROCESSED, HELD = "can be processed", "tables can hold it"
-"""Conditions of ``on_error="quarantine"``, as counts and the quarantine name them."""
+PROCESSED, HELD, LATE = "can be processed", "tables can hold it", "late"
+"""Conditions of ``on_error`` and ``late``, as counts and the quarantine name them."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -66,7 +66,8 @@ class Expectations(StageParticipant):
     @property
     def judges(self) -> tuple[str, ...]:
         """The conditions."""
-        return (*(one.sql for one in self.conditions), *((PROCESSED, HELD) if self.keeps_errors else ()))
+        errors, late = (PROCESSED, HELD) if self.keeps_errors else (), (LATE,) if self.keeps_late else ()
+        return (*(one.sql for one in self.conditions), *errors, *late)
 
     @property
     def limit(self) -> str:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import islice
+from itertools import chain, islice
 from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.expectations import HELD, PROCESSED, Action, Condition, Expectations
+from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, PROCESSED, Action, Condition, Expectations
 from dagster_ckpt.ext.quarantine.kept_rows import KeptRows
 from dagster_ckpt.ext.quarantine.late_rows import LateRows
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
@@ -34,7 +34,6 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     action_on,
     are_good,
     broken_by,
-    by_verdict,
     corrupt_column,
     read_apart,
     read_in_order,
@@ -43,8 +42,8 @@ from dagster_ckpt.ext.quarantine.verdicts import (
 )
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
-from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_staged
-from dagster_ckpt.spark.exchange.mounts import exchange_of
+from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_apart, write_staged
+from dagster_ckpt.spark.exchange.mounts import bring_here, exchange_of, forget_remote, remove_folder
 from dagster_ckpt.spark.files import DataFile, remove_files
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import committable_paths
@@ -53,6 +52,7 @@ from dagster_ckpt.spark.snapshot.row_counts import RowCounts, note, total_throug
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     Kinds = Mapping[int, Sequence[DataFile]]
 
@@ -78,7 +78,7 @@ class _Batch:
     poisoned: Sequence[PoisonedRow] = ()
     tried: RequeuedInput = field(default_factory=RequeuedInput)
     taken: RequeuedRows = field(default_factory=RequeuedRows)
-    late: int = 0
+    late: Sequence[DataFile] = ()
 
 
 class JudgedRows:
@@ -94,7 +94,6 @@ class JudgedRows:
         self.schema = context.frame.schema
         whose = f"{context.stage.role} {self._uid!r}"
         refuse_impossible(whose, self._conditions, context.frame)
-        self._refuse_remote(whose)
         if expectations.keeps_errors:
             self._prepare_for_errors(whose, context)
         self._kept = None
@@ -118,13 +117,6 @@ class JudgedRows:
         if not self._corrupt:
             self._poisoned = PoisonedRows(context, self._judged)
 
-    def _refuse_remote(self, whose: str) -> None:
-        if exchange_of(self._directory.log) is not None:
-            raise InvalidRequest(
-                f"{whose} has conditions on its rows, which cannot be judged yet where work_dir is in an "
-                "object store: give work_dir a folder that all machines mount"
-            )
-
     def write(self, frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) -> tuple[DataFile, ...]:
         """Write a batch apart by verdict; keep what is quarantined, and return the files of what goes on."""
         frame.sparkSession.conf.set(_CONCURRENT_WRITERS, _WRITERS)
@@ -142,15 +134,18 @@ class JudgedRows:
                 raise
             rows = counted(tried.rows, "row")
             self._warn(f"{rows} that stage {self._uid} was to process again stay in its quarantine: {error}")
+            remove_folder(folder)
             return self._without_poisoned(self._poisoned, frame, batch)
         finally:
-            shutil.rmtree(again, ignore_errors=True)
+            if tried.rows:
+                remove_folder(again)
 
     def _without_poisoned(
         self, search: PoisonedRows, frame: DataFrame, batch: _Batch
     ) -> tuple[DataFile, ...]:
         def write(rows: DataFrame, poisoned: Sequence[PoisonedRow]) -> tuple[DataFile, ...]:
-            shutil.rmtree(batch.folder, ignore_errors=True)  # of a try that has failed
+            if poisoned:  # a try has failed
+                remove_folder(batch.folder)
             return self._write(rows, replace(batch, poisoned=poisoned))
 
         return search.carry_out(write, frame, batch.number, batch.tried.files)
@@ -184,41 +179,44 @@ class JudgedRows:
         failed = {verdict: kinds[verdict] for verdict, action in of_action.items() if action is Action.FAIL}
         if failed:
             said = self._failed(failed, root, batch.number)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
             raise InvalidRequest(said)
         kept = [verdict for verdict, action in of_action.items() if action is Action.QUARANTINE]
-        late = 0 if self._late is None else self._late.write(frame.sparkSession, folder, root, batch.number)
+        late = self._late.write(frame.sparkSession, folder, root, batch.number) if self._late else ()
         taken = self._requeuing.take(frame.sparkSession, folder, root, batch.before, batch.pending)
         batch = replace(batch, late=late, taken=taken)
-        self._quarantine(frame, kept, batch)
+        self._quarantine(frame, {verdict: kinds[verdict] for verdict in kept}, batch)
         self._count(kinds, warned, batch)
-        return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], folder, root)
+        bad = [files for verdict, files in kinds.items() if verdict]
+        rest = [*chain.from_iterable([*bad, *taken.kinds.values()]), *late]
+        return _moved_up([("", kinds.get(0, ())), ("again-", taken.passed)], rest, folder, root)
 
     def _written(self, judged: DataFrame, batch: _Batch) -> tuple[Kinds, tuple[int, Mapping[Condition, int]]]:
         """Write judged rows; return their files by verdict, and the counts of rows that were warned of."""
         folder, root, newest = batch.folder, batch.root, batch.before.bad_in
-        if newest is None or batch.number - newest > _STAYS_APART:
+        # In an object store files have no bounds to look at, and tasks write apart as fast.
+        if exchange_of(folder) is None and (newest is None or batch.number - newest > _STAYS_APART):
             whole = write_staged(judged, folder / _WHOLE, root, codec=CODEC)
             if are_good(root, whole):
                 return {0: whole}, (0, {})
             judged = read_in_order(judged, root, whole)
         warned = WarnedRows(judged, self._conditions)
-        files = write_staged(warned.frame, folder / _APART, root, partition_by=(VERDICT,), codec=CODEC)
-        return by_verdict(files), warned.counts(folder)
+        kinds = write_apart(warned.frame, VERDICT, folder / _APART, root)
+        return kinds, warned.counts(folder)
 
-    def _quarantine(self, frame: DataFrame, verdicts: Sequence[int], batch: _Batch) -> None:
+    def _quarantine(self, frame: DataFrame, kinds: Kinds, batch: _Batch) -> None:
         # Of a first try, whose entry never came into the log: rows of this one take its place.
         remove_files(committable_paths(self._directory.root, [batch.number]))
         if self._kept is None:
             return
         kept, spark, number = self._kept, frame.sparkSession, batch.number
-        tried = batch.tried.among(batch.poisoned)
+        tried = batch.tried.among(spark, batch.poisoned)
         new = [one for one in batch.poisoned if one not in tried.values()]
         found = []
-        if verdicts:
-            found.append(kept.refused(self._refused(frame, batch.folder / _APART, verdicts), number))
+        if kinds:
+            found.append(kept.refused(read_apart(spark, self._columns(), batch.root, kinds), number))
         if self._late is not None and batch.late:
-            found.append(kept.late(self._late.rows(spark, batch.folder), number))
+            found.append(kept.late(self._late.rows(spark, batch.root, batch.late), number))
         if new:
             found.append(kept.poisoned(spark, new, number))
         if batch.taken.rows:
@@ -228,12 +226,12 @@ class JudgedRows:
         if found:  # all batches have the same columns, whatever is in them
             self._keep(reduce(lambda one, other: one.unionByName(other), found, kept.none(spark)), number)
 
-    def _refused(self, frame: DataFrame, folder: Path, verdicts: Sequence[int]) -> DataFrame:
-        from pyspark.sql.types import LongType, StringType, StructField, StructType
+    def _columns(self) -> StructType:
+        """Return the columns that refused rows were written with."""
+        from pyspark.sql.types import StringType, StructField, StructType
 
         unparsed = [StructField(UNPARSED, StringType())] if self._corrupt else []
-        schema = StructType([*self.schema.fields, *unparsed, StructField(VERDICT, LongType())])
-        return read_apart(frame.sparkSession, schema, folder, verdicts)
+        return StructType([*self.schema.fields, *unparsed])
 
     def _count(self, kinds: Kinds, warned: tuple[int, Mapping[Condition, int]], batch: _Batch) -> None:
         """Note the totals, with the orders to requeue that were taken, as long as the record has them."""
@@ -248,12 +246,14 @@ class JudgedRows:
                 found[one.sql] += number
         for one, number in warned[1].items():
             found[one.sql] += number
-        if poisoned:
-            found[PROCESSED] += poisoned
+        late = sum(file.rows for file in batch.late)
+        for name, number in ((PROCESSED, poisoned), (LATE, late)):
+            if number:
+                found[name] += number
         changes = {
             "at_most": self._expectations.at_most,
             "fails": self._expectations.fails,
-            "late_kept": before.late_kept + batch.late,
+            "late_kept": before.late_kept + late,
             "requeued": before.requeued + again,
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
             "requeued_in": batch.number if again else before.requeued_in,
@@ -288,22 +288,31 @@ def _first_failed(kinds: Kinds, conditions: Sequence[Condition]) -> tuple[Condit
 
 
 def _moved_up(
-    kinds: Iterable[tuple[str, Sequence[DataFile]]], folder: Path, root: Path
+    kinds: Sequence[tuple[str, Sequence[DataFile]]], rest: Sequence[DataFile], folder: Path, root: Path
 ) -> tuple[DataFile, ...]:
-    """Move files of what goes on into the batch's own folder, where readers and cleaners look; remove all others."""
+    """Move files of what goes on into the batch's own folder, where readers and cleaners look; remove the rest.
+
+    In an object store they stay where they are: readers and cleaners have their names.
+    """
+    if exchange_of(folder) is not None:
+        forget_remote(root, [file.name for file in rest])
+        return tuple(file for _, files in kinds for file in files)
     moved = []
     for kind, files in kinds:
         for file in files:
             path = folder / f"{kind}{Path(file.name).name}"
             (root / file.name).rename(path)
             moved.append(replace(file, name=path.relative_to(root).as_posix()))
-    for rest in [path for path in folder.iterdir() if path.is_dir()]:
-        shutil.rmtree(rest, ignore_errors=True)
+    for below in [path for path in folder.iterdir() if path.is_dir()]:
+        shutil.rmtree(below, ignore_errors=True)
     return tuple(sorted(moved, key=lambda file: file.name))
 
 
 def _rows_of(root: Path, files: Sequence[DataFile], most: int) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
+
+    files = files[:most]  # none is empty
+    bring_here(root, files)
 
     def rows() -> Iterable[dict[str, Any]]:
         for file in files:

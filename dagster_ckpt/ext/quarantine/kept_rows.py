@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.checkpoint.requeue import COLUMNS, is_struct
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
-from dagster_ckpt.ext.quarantine.late_rows import LATE
+from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, Action, Condition
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT

@@ -6,7 +6,7 @@ batch before was planned with, and so is it said here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.quarantine.expectations import LATE
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
+from dagster_ckpt.spark.channel.rows_again import read_rows
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
-from dagster_ckpt.spark.files import spark_path
+from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.java.plans import analyzed_plan, marked_columns, nodes_of, rows_of, scala_items
 from dagster_ckpt.spark.java.sessions import rows_dropped
 from dagster_ckpt.spark.plan.operators import with_state
@@ -28,8 +30,6 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import read_offset, read_query
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LATE = "late"
-"""Condition of late rows in the quarantine, and the folder that they are written to."""
 _KINDS = ("Aggregate", "Deduplicate", "DeduplicateWithinWatermark")
 _MOVING = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"})
 _PROPAGATES = "spark.sql.streaming.statefulOperator.allowMultiple"
@@ -83,27 +83,31 @@ class LateRows:
         if len(set(below.columns)) < len(below.columns):
             raise _refused(self.context, "two columns of the rows have the same name")
 
-    def write(self, spark: SparkSession, folder: Path, root: Path, batch: BatchId) -> int:
-        """Write the late rows of a batch that was computed just now, as JSON; return how many there are."""
+    def write(self, spark: SparkSession, folder: Path, root: Path, batch: BatchId) -> tuple[DataFile, ...]:
+        """Write the late rows of a batch that was computed just now, as JSON; return the files."""
         dropped = rows_dropped(self.context.frame.sparkSession, read_query_id(self._query / "metadata"))
         if not dropped:
-            return 0
+            return ()
         from pyspark.sql import functions as f
 
         below = self._below(spark, batch)
         late = below.where(f"{self.moment} <= timestamp_millis({self._watermark(batch)}L)")
         rows = late.select(f.to_json(f.struct(*map(quoted, below.columns)), AS_JSON).alias("row"))
-        number = sum(file.rows for file in write_staged(rows, folder / LATE, root, codec=CODEC))
+        written = write_staged(rows, folder / LATE, root, codec=CODEC)
+        number = sum(file.rows for file in written)
         if number < dropped or (number > dropped and self.kind != "Aggregate"):
             self.context.warn(
                 f"stage {self.context.stage.uid}: Spark tells of {counted(dropped, 'row')} that batch {batch} dropped "
                 f"as late, and {number} are in the quarantine"
             )
-        return number
+        return written
 
-    def rows(self, spark: SparkSession, folder: Path) -> DataFrame:
+    def rows(self, spark: SparkSession, root: Path, files: Sequence[DataFile]) -> DataFrame:
         """Return the late rows that ``write`` wrote: the column ``row``."""
-        return spark.read.schema("row STRING").parquet(spark_path(folder / LATE))
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        schema = StructType([StructField("row", StringType())])
+        return read_rows(spark, [root / file.name for file in files], schema)
 
     @property
     def _query(self) -> Path:

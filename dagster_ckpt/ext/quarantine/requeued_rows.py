@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -25,12 +25,12 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     VERDICT,
     action_on,
     broken_by,
-    by_verdict,
     read_apart,
 )
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
-from dagster_ckpt.spark.channel.sink import CODEC, write_staged
-from dagster_ckpt.spark.files import DataFile, spark_path
+from dagster_ckpt.spark.channel.rows_again import PLACE, read_rows
+from dagster_ckpt.spark.channel.sink import CODEC, write_apart, write_staged
+from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts
 
@@ -54,9 +54,15 @@ class RequeuedRows:
     """Orders that are done with."""
     judged: DataFrame | None = None
     """The rows, with their verdicts and ``KEPT_BEFORE``; None: there are none."""
-    verdicts: Counter[int] = field(default_factory=Counter)
+    kinds: Mapping[int, Sequence[DataFile]] = field(default_factory=dict)
+    """Their files, by verdict."""
     passed: tuple[DataFile, ...] = ()
     """Files of those that go on."""
+
+    @property
+    def verdicts(self) -> Counter[int]:
+        """Number of rows of each verdict."""
+        return Counter({verdict: sum(one.rows for one in files) for verdict, files in self.kinds.items()})
 
     @property
     def rows(self) -> int:
@@ -77,24 +83,27 @@ class RequeuedInput:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the rows as the quarantine has told of them."""
-        schema = (
-            f"{KEPT_BEFORE} STRUCT<id STRING, condition STRING, conditions ARRAY<STRING>, tries BIGINT, "
-            "error STRING, input STRING, row STRING>"
-        )
-        return spark.read.schema(schema).parquet(*(spark_path(path) for _, path, _ in self.files))
+        return read_rows(spark, [path for _, path, _ in self.files], _told())
 
-    def among(self, poisoned: Sequence[PoisonedRow]) -> dict[str, PoisonedRow]:
+    def among(self, spark: SparkSession, poisoned: Sequence[PoisonedRow]) -> dict[str, PoisonedRow]:
         """Return the rows on which the batch fails again, by their ids in the quarantine."""
-        import pyarrow.parquet as pq
-
         found: dict[str, PoisonedRow] = {}
         for _, path, _ in self.files:
-            failed = [one for one in poisoned if one.file[0] == path]
+            failed = {one.file[1]: one for one in poisoned if one.file[0] == path}
             if failed:
-                with pq.ParquetFile(path) as opened:
-                    said = opened.read(columns=[f"{KEPT_BEFORE}.id"]).column(KEPT_BEFORE)
-                found |= {said[one.file[1]].as_py()["id"]: one for one in failed}
+                told = read_rows(spark, [path], _told(), [0])
+                rows = told.where(told[PLACE].isin([*failed])).select(PLACE, f"{KEPT_BEFORE}.id")
+                found |= {row["id"]: failed[row[PLACE]] for row in rows.collect()}
         return found
+
+
+def _told() -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(
+        f"{KEPT_BEFORE} STRUCT<id STRING, condition STRING, conditions ARRAY<STRING>, tries BIGINT, "
+        "error STRING, input STRING, row STRING>"
+    )
 
 
 @dataclass(frozen=True)
@@ -123,13 +132,12 @@ class Requeuing:
         except NotFound:  # nothing was published
             return RequeuedRows(orders=done)
         judged = self.judged(found)
-        written = write_staged(judged, folder / _FOLDER, root, partition_by=(VERDICT,), codec=CODEC)
-        verdicts = Counter({v: sum(one.rows for one in files) for v, files in by_verdict(written).items()})
-        if not verdicts:
+        kinds = write_apart(judged, VERDICT, folder / _FOLDER, root)
+        if not kinds:
             return RequeuedRows(orders=done)
-        rows = read_apart(spark, judged.schema, folder / _FOLDER, verdicts)
+        rows = read_apart(spark, judged.drop(VERDICT).schema, root, kinds)
         return RequeuedRows(
-            orders=done, judged=rows, verdicts=verdicts, passed=self._passed(rows, verdicts, folder, root)
+            orders=done, judged=rows, kinds=kinds, passed=self._passed(rows, kinds, folder, root)
         )
 
     def inputs(
@@ -177,7 +185,7 @@ class Requeuing:
             )
 
     def _passed(
-        self, rows: DataFrame, verdicts: Counter[int], folder: Path, root: Path
+        self, rows: DataFrame, verdicts: Iterable[int], folder: Path, root: Path
     ) -> tuple[DataFile, ...]:
         passing = [v for v in verdicts if outcome_of(v, self.conditions) == "requeued"]
         if not passing:

@@ -5,15 +5,16 @@ Each condition is evaluated once a row. What it says of a row that makes it NULL
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
+from dagster_ckpt.spark.channel.rows_again import read_rows
 from dagster_ckpt.spark.cluster.counted import numbers_of
-from dagster_ckpt.spark.files import DataFile, spark_path, spark_uri
+from dagster_ckpt.spark.files import DataFile, spark_path
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -95,15 +96,6 @@ def corrupt_column(whose: str, frame: DataFrame) -> str:
     return name
 
 
-def by_verdict(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
-    """Return files of rows that were written apart by verdict, by that."""
-    found: dict[int, list[DataFile]] = {}
-    for file in files:
-        verdict = int(Path(file.name).parent.name.rpartition("=")[2])
-        found.setdefault(verdict, []).append(file)
-    return found
-
-
 def are_good(root: Path, files: Iterable[DataFile]) -> bool:
     """Tell whether no row of these files breaks a condition, by the bounds of their verdicts; False: who knows."""
     import pyarrow.parquet as pq
@@ -125,10 +117,21 @@ def read_in_order(written: DataFrame, root: Path, files: Iterable[DataFile]) -> 
     )
 
 
-def read_apart(spark: SparkSession, schema: StructType, folder: Path, verdicts: Collection[int]) -> DataFrame:
-    """Return the rows of these verdicts, of a folder in which rows were written apart by verdict."""
-    places = [spark_path(folder / f"{VERDICT}={verdict}") for verdict in verdicts]
-    return spark.read.schema(schema).option("basePath", spark_uri(folder)).parquet(*places)
+def read_apart(
+    spark: SparkSession, schema: StructType, root: Path, kinds: Mapping[int, Sequence[DataFile]]
+) -> DataFrame:
+    """Return rows that were written apart by verdict, with these columns and their verdicts."""
+    from pyspark.sql import functions as f
+
+    return reduce(
+        lambda one, other: one.union(other),
+        (
+            read_rows(spark, [root / file.name for file in files], schema).withColumn(
+                VERDICT, f.lit(verdict).cast("bigint")
+            )
+            for verdict, files in kinds.items()
+        ),
+    )
 
 
 def action_on(broken: Sequence[Condition]) -> Action | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,17 +14,14 @@ from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import channel_positions
+from dagster_ckpt.spark.channel.rows_again import PLACE, read_rows
 from dagster_ckpt.spark.channel.schema import parsed_schema
-from dagster_ckpt.spark.files import spark_path
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-
-_PLACE = "_dagster_ckpt_place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class BatchInput:
     def all_but(self, spark: SparkSession, without: Collection[int]) -> list[DataFrame]:
         """Return the rows at all places but these, in their order: of two rows of one key the later one counts."""
         found = ((channel, self._rows(spark, channel, 0, self.rows, without)) for channel in self.channels)
-        return [self._plain(channel, rows.sort(_PLACE)) for channel, rows in found]
+        return [self._plain(channel, rows.sort(PLACE)) for channel, rows in found]
 
     def row(self, spark: SparkSession, place: int) -> DataFrame:
         """Return the row at a place."""
@@ -134,28 +130,22 @@ class BatchInput:
         """Return rows of a channel, each with its place."""
         from pyspark.sql import functions as f
 
-        spans = [
-            one
-            for one in self.spans
-            if one.channel == channel and one.first < stop and one.first + one.rows > start
-        ]
-        rows = self._read(spark, channel, spans)
-        if not spans:
-            return rows.withColumn(_PLACE, f.lit(0))
-        file = rows.metadataColumn("_metadata")
-        files = ((f.lit(one.path.name), f.lit(one.first).cast("bigint")) for one in spans)
-        place = f.create_map(*chain.from_iterable(files))[file["file_name"]] + file["row_index"]
+        rows = self._read(
+            spark,
+            channel,
+            [one for one in self.spans if one.first < stop and one.first + one.rows > start],
+            with_places=True,
+        )
         # A condition on a task is joined with no other: those of the stage see only these rows.
-        wanted = (f.col(_PLACE) >= start) & (f.col(_PLACE) < stop) & ~f.col(_PLACE).isin([*without])
-        return rows.select("*", place.alias(_PLACE)).where(wanted & (f.spark_partition_id() >= 0))
+        wanted = (f.col(PLACE) >= start) & (f.col(PLACE) < stop) & ~f.col(PLACE).isin([*without])
+        return rows.where(wanted & (f.spark_partition_id() >= 0))
 
-    def _read(self, spark: SparkSession, channel: StageUid, spans: Sequence[_Span]) -> DataFrame:
-        schema = self._schema(channel)
-        paths = [spark_path(one.path) for one in spans if one.channel == channel]
-        if not paths:
-            return spark.createDataFrame([], schema)
-        options = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
-        return spark.read.options(**options, datetimeRebaseMode="CORRECTED").schema(schema).parquet(*paths)
+    def _read(
+        self, spark: SparkSession, channel: StageUid, spans: Sequence[_Span], *, with_places: bool = False
+    ) -> DataFrame:
+        mine = [one for one in spans if one.channel == channel]
+        places = [one.first for one in mine] if with_places else None
+        return read_rows(spark, [one.path for one in mine], self._schema(channel), places)
 
 
 def _positions(query: Path, batch: BatchId, names: Mapping[str, StageUid]) -> dict[StageUid, LogPosition]:

@@ -116,7 +116,7 @@ def write_staged(
                 f"rows in folders of {', '.join(partition_by)} cannot be staged in {exchange.remote.uri} yet: leave "
                 "partition_by out, or give work_dir a folder that all machines mount"
             )
-        return write_rows(frame, exchange, folder, root, arrow_schema(frame.schema))
+        return tuple(write_rows(frame, exchange, folder, root, arrow_schema(frame.schema)).get(None, ()))
     counted = CountedRows(frame)
     # foreachBatch hands out a session of the query's own: these settings reach no other query.
     for name, value in PLAIN_PARQUET.items():
@@ -139,3 +139,20 @@ def write_staged(
         files = parquet_files(root, folder)
         counted.compare(files, folder)
     return files
+
+
+def write_apart(frame: DataFrame, by: str, folder: Path, root: Path) -> dict[int, list[DataFile]]:
+    """Write rows as ``write_staged`` does; return the files by the values of a column, which is in none of them.
+
+    ``by``: a column of whole numbers, none of them NULL.
+    """
+    exchange = exchange_of(folder)
+    found: dict[int, list[DataFile]] = {}
+    if exchange is not None:
+        target = arrow_schema(frame.drop(by).schema)
+        for value, files in write_rows(frame, exchange, folder, root, target, by=by).items():
+            found[int(value or 0)] = files
+        return found
+    for file in write_staged(frame, folder, root, partition_by=(by,), codec=CODEC):
+        found.setdefault(int(Path(file.name).parent.name.rpartition("=")[2]), []).append(file)
+    return found

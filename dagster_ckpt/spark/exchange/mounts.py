@@ -18,6 +18,7 @@ import logging
 import os
 import queue
 import re
+import shutil
 import stat
 import tempfile
 import threading
@@ -269,6 +270,15 @@ def put_file(source: Path, target: Path) -> None:
         link_or_copy(source, target)
     else:
         exchange.remote.upload(source, exchange.key_of(target))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, and what executors have written below it: nobody writes there meanwhile."""
+    shutil.rmtree(folder, ignore_errors=True)
+    exchange = exchange_of(folder)
+    if exchange is not None:
+        exchange.deletions.add_listed(exchange.key_of(folder), lambda key: True)
+        exchange.deletions.wait()
 
 
 def remove_rows(root: Path, names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,7 +48,13 @@ class TimedWorld(World):
             subtasks=1,
             acknowledged=1,
             latest_ack_at=number + 0.25,
-            metrics=SnapshotMetrics(bytes_new=10 * number, bytes_full=100 * number, persisted_in_flight=7),
+            metrics=SnapshotMetrics(
+                bytes_new=10 * number,
+                bytes_full=100 * number,
+                persisted_in_flight=7,
+                broken={"amount > 0": number},
+                rows_late=4,
+            ),
         )
         body = CheckpointStatistics.model_validate_json(row.body)
         ended = body.model_copy(update={"ended_at": number + 0.5, "stages": (stage,)})
@@ -70,11 +76,15 @@ def read(world: World, *only: PipelineId) -> list[PipelineReading]:
 def parsed(text: str) -> Samples:
     families = text_string_to_metric_families(text)
     return {
-        (sample.name.removeprefix("dagster_ckpt_"), sample.labels.get("stage", "")): sample.value
+        (sample.name.removeprefix("dagster_ckpt_"), of_stage(sample.labels)): sample.value
         for family in families
         for sample in family.samples
         if sample.labels["pipeline"] == SALES
     }
+
+
+def of_stage(labels: Mapping[str, Any]) -> str:
+    return ": ".join(labels[name] for name in ("stage", "condition") if name in labels)
 
 
 def expected(world: World) -> Samples:
@@ -88,6 +98,10 @@ def expected(world: World) -> Samples:
         ("currentOutputWatermark", p.uid): p.watermark_ms
         for p in reading.page.positions
         if p.watermark_ms  # 0: Spark's word for none, and not the year 1970
+    }
+    stages |= {
+        ("lastCheckpointRowsBroken", "totals: amount > 0"): latest.checkpoint_id,
+        ("lastCheckpointRowsLate", "totals"): 4,
     }
     plain = {
         "readable": 1,
@@ -181,7 +195,7 @@ def test_opentelemetry_collects_the_same_numbers(world: World) -> None:
         for point in metric.data.data_points:
             attributes: Any = point.attributes
             assert attributes["pipeline"] == SALES
-            points[metric.name, attributes.get("stage", "")] = point.value  # type: ignore[union-attr]
+            points[metric.name, of_stage(attributes)] = point.value  # type: ignore[union-attr]
     assert points == {(otlp_name(name), stage): value for (name, stage), value in expected(world).items()}
     units = {metric.name: metric.unit for metric in scope.metrics}
     assert units["dagster_ckpt.last_checkpoint_duration"] == "ms"

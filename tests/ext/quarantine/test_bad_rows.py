@@ -56,6 +56,18 @@ SCHEMA = "n INT, name STRING, amount INT"
 EXPECT = {"amount > 0": "quarantine", "name IS NOT NULL": "drop", "name <> 'odd'": "warn"}
 
 
+@pytest.fixture(params=["folder", pytest.param("object store", marks=pytest.mark.nightly)])
+def wherever(request: pytest.FixtureRequest, lab: Lab) -> None:
+    """Rows of channels lie in a folder, or in an object store."""
+    if request.param == "folder":
+        return
+    server = request.getfixturevalue("s3_apart")
+    bucket = f"s3://{server.new_bucket()}"
+    options = {"endpoint_url": server.endpoint, "key": "test", "secret": "test"}
+    places = {name: f"{bucket}/{name}" for name in ("work_dir", "checkpoint_dir", "savepoint_dir")}
+    lab.settings = {**lab.settings, **places, "storage_options": options}
+
+
 def put(folder: Path, *rows: tuple[int, str | None, int | None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     number = len([*folder.glob("*.json")])
@@ -97,6 +109,7 @@ def metrics_of(lab: Lab, pipeline: CheckpointedPipeline, checkpoint: int) -> Sna
     return next(s.metrics for s in lab.metadata(pipeline, checkpoint).stages if s.uid == "clean")
 
 
+@pytest.mark.usefixtures("wherever")
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_bad_rows_go_to_the_quarantine_with_their_checkpoint_and_back_with_a_restore(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -301,6 +314,7 @@ def test_rows_that_were_written_are_read_in_their_order_however_great_their_file
     assert [row["id"] for row in read_in_order(rows, tmp_path, files).collect()] == [*range(1000)]
 
 
+@pytest.mark.usefixtures("wherever")
 def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -405,6 +419,7 @@ def kept(lab: Lab, state: str) -> dict[int, int]:
     return {row["columns"]["n"]: row["tries"] for row in rows if row["state"] == state}
 
 
+@pytest.mark.usefixtures("wherever")
 @pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 8}], indirect=True)
 def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_a_restore(
@@ -526,6 +541,7 @@ def late_orders(feed: Path) -> CheckpointedPipeline:
     return pipeline  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("wherever")
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
     lab: Lab, tmp_path: Path
@@ -539,6 +555,7 @@ def test_rows_that_a_watermark_drops_are_counted_and_kept_with_their_checkpoint(
     for uid, dropped in {"hourly": 1, "once": 3}.items():
         assert [one[uid].rows_late for one in told] == [0, 0, dropped], "partial groups, or single rows"
         assert [one[uid].rows_late_kept for one in told] == [0, 0, 3]
+        assert [one[uid].broken["late"] for one in told] == [0, 0, 3], "its check, and metrics, count them"
         found = rows_in(lab.tables / "quarantine" / uid)
         assert sorted(json.loads(row["row"])["n"] for row in found) == [5, 7, 7]
         assert {(row["condition"], row["columns"], row["state"]) for row in found} == {
@@ -662,6 +679,7 @@ def killed_before_its_entry(lab: Lab, feed: Path) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
+@pytest.mark.usefixtures("wherever")
 @pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_rows_that_cannot_be_processed_or_held_go_to_the_quarantine_and_the_others_on(
@@ -726,6 +744,7 @@ def parsed_at_the_source(
     return pipeline  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("wherever")
 @pytest.mark.nightly
 @pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
 def test_sources_and_sinks_keep_what_cannot_be_parsed_or_held(lab: Lab, tmp_path: Path) -> None:

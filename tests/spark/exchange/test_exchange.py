@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
@@ -26,10 +27,11 @@ from dagster_ckpt.spark.exchange.mounts import (
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
 from dagster_ckpt.spark.exchange.probe import probe_objects, prove_reached, refuse_unreached
+from dagster_ckpt.spark.exchange.rows import write_part
 from dagster_ckpt.spark.files import DataFile
 from tests.adapters.s3_proxy import Wire, s3_proxy
 from tests.adapters.servers import S3Server
-from tests.spark.exchange.places import KINDS, LINEAGE, Place, parts, place_of, values
+from tests.spark.exchange.places import KINDS, KV, LINEAGE, Place, parts, place_of, values
 
 
 @pytest.fixture(params=KINDS)
@@ -54,6 +56,19 @@ def test_a_task_names_what_it_has_written_and_nothing_without_rows(place: Place)
     assert file.bytes == len(remote.read(file.name))
     assert values(remote, [file.name]) == [1, 2, 3]
     assert parts(remote) == parts(remote, []) == []
+
+
+def test_a_task_writes_the_rows_of_each_value_to_an_object_of_their_own(place: Place) -> None:
+    remote = place.exchange.below(place.attempt().root / "orders" / "log")
+    rows = [
+        pa.RecordBatch.from_pydict({"k": k, "by": by, "v": k})
+        for k, by in (([1, 2, 3], [0, 4, 0]), ([], []), ([4, 5], [4, 0]))
+    ]
+    said = [one for batch in write_part(iter(rows), remote, KV, 1) for one in batch.to_pylist()]
+    assert {one["value"]: values(remote, [one["name"]]) for one in said} == {0: [1, 3, 5], 4: [2, 4]}
+    assert [(one["rows"], one["bytes"]) for one in said] == [
+        (rows, len(remote.read(one["name"]))) for one, rows in zip(said, (3, 2), strict=True)
+    ]
 
 
 def test_two_tries_of_a_task_have_two_names(place: Place) -> None:

@@ -10,8 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.channel.sink import ChannelSink, write_staged
+from dagster_ckpt.spark.channel.rows_again import PLACE, read_rows
+from dagster_ckpt.spark.channel.sink import ChannelSink, write_apart, write_staged
 from dagster_ckpt.spark.channel.source import read_channel
+from dagster_ckpt.spark.exchange.mounts import remove_folder
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staged_rows import stage_rows
 from tests.adapters.servers import S3Server
@@ -74,6 +76,25 @@ def test_partitioned_rows_are_refused(place: Place, spark: SparkSession) -> None
     root = place.attempt().root / "x"
     with pytest.raises(InvalidRequest, match="leave partition_by out"):
         write_staged(spark.range(1), root / "batch", root, ["id"])
+
+
+def test_rows_apart_are_read_again_with_their_places(place: Place, spark: SparkSession) -> None:
+    log = place.log(place.attempt())
+    frame = spark.range(6, numPartitions=2).selectExpr("id AS `a.b`", "id % 3 AS by")
+    kinds = write_apart(frame, "by", log.data_folder / "batch-0000000000-000000000000", log.directory)
+    schema = frame.drop("by").schema
+    paths = {kind: [log.directory / file.name for file in files] for kind, files in kinds.items()}
+    again = {
+        kind: [
+            row.asDict()
+            for row in read_rows(spark, found, schema, [10 * n for n, _ in enumerate(found)]).collect()
+        ]
+        for kind, found in paths.items()
+    }
+    assert again == {kind: [{"a.b": kind, PLACE: 0}, {"a.b": kind + 3, PLACE: 10}] for kind in range(3)}
+    assert [row[0] for row in read_rows(spark, paths[1], schema).collect()] == [1, 4]
+    remove_folder(log.data_folder)
+    assert not place.stored()
 
 
 def test_names_of_columns_may_have_dots_and_be_there_twice(place: Place, spark: SparkSession) -> None:
