@@ -14,7 +14,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.choice import Restore
-from dagster_ckpt.errors import Declined, InvalidRequest
+from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, left_tables
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
@@ -24,6 +24,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committabl
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
+from dagster_ckpt.spark.sink.versioned.fork import _seed
 from dagster_ckpt.spark.sink.waiting import refuse_other_place
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.lab.pipelines import sink, source, wired
@@ -257,3 +258,28 @@ def test_a_table_that_no_stage_has_for_a_while_has_the_rows_of_each_checkpoint_a
     assert had_rows(sinks, decision) == [UID]
     stages.new = (UID,)
     assert left_table(UID, sinks, decision) is None, "its batches begin at 0 again"
+
+
+@pytest.mark.parametrize(
+    ("written_by", "begins"),
+    [((("shop", "l1"), ("bar", "l2")), True), ((("bar", "l2"), ("shop", "l1")), False)],
+)
+def test_a_fork_of_a_shared_table_never_begins_with_another_pipelines_rows(
+    written_by: tuple[tuple[str, str], ...], begins: bool
+) -> None:
+    """Its state of that number had expired, and the other pipeline's was taken."""
+    marks = [
+        SimpleNamespace(head=5 - n, pipeline=of, lineage=line) for n, (of, line) in enumerate(written_by)
+    ]
+    table: Any = SimpleNamespace(history=[SimpleNamespace(mark=mark) for mark in marks])
+    cut = SinkCut(
+        snapshot=TableSnapshot(uri="/t", head=5),
+        batches=(),
+        checkpoint_id=CheckpointId(5),
+        lineages=frozenset({"l1"}),
+    )
+    if begins:
+        assert _seed("/t", table, cut).mark is marks[0]
+        return
+    with pytest.raises(Corrupt, match="no state that shows checkpoint 5"):
+        _seed("/t", table, cut)

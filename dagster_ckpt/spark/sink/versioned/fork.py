@@ -84,11 +84,15 @@ def _origin(state: State | None) -> str:
 
 
 def _seed(place: str, theirs: V | None, cut: SinkCut) -> State:
-    """Return the state of the origin that shows the cut's head, whoever wrote it."""
+    """Return the state of the origin that shows the cut's head: of its history, or whoever wrote it where the table is
+    one pipeline's. Of two that share a table each has checkpoints of these numbers.
+    """
     history = theirs.history if theirs is not None else ()
-    shown = [state for state in history if state.mark is not None and state.mark.head == cut.snapshot.head]
-    mine = [state for state in shown if state.mark is not None and state.mark.lineage in cut.lineages]
-    found = next(iter(mine or shown), None)
+    marks = [(state, state.mark) for state in history if state.mark is not None]
+    shown = [(state, mark) for state, mark in marks if mark.head == cut.snapshot.head]
+    mine = [state for state, mark in shown if mark.lineage in cut.lineages]
+    is_shared = bool(cut.lineages) and len({mark.pipeline for _, mark in marks}) > 1
+    found = next(iter(mine or ([] if is_shared else [state for state, _ in shown])), None)
     if found is None:
         raise Corrupt(
             f"table {place} has no state that shows checkpoint {cut.snapshot.head}: choose a later restore point"
