@@ -25,16 +25,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.common import scratch, spark_session
+from pyspark.sql import SparkSession
+
+from benchmarks.common import scratch
 from tests.ext.attach.test_attach import command
 from tests.ext.attach.test_found import FOUND, put_orders, results
 from tests.progress import wait_until
 from tests.root import ROOT
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Rows = list[dict[str, Any]]
 FILES = 6
@@ -367,7 +366,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     dice, kills, wrong = Random(given.seed), Counter[str](), 0
-    with scratch() as folder, spark_session(folder, **{"spark.driver.memory": "1g"}) as spark:
+    os.environ |= CHEAPLY
+    with scratch() as folder:
+        spark = SparkSession.builder.master("local[1]").config("spark.log.level", "OFF").getOrCreate()
         for number in range(10**6):
             if kills.total() >= given.kills:
                 break
