@@ -30,6 +30,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from benchmarks.common import scratch, show
 from tests.docs.tutorial import FENCE, Reader, Type, Write, steps
+from tests.first_day import INSTANCE
 from tests.root import ROOT
 
 WORDS_A_MINUTE = 240
@@ -262,6 +263,7 @@ def main() -> None:
         if not chosen.own:
             follow(Terminal(folder / "tutorial", shell), (ROOT / "docs" / "tutorial.md").read_text(), table)
         (folder / "own" / "home").mkdir()
+        (folder / "own" / "home" / "dagster.yaml").write_text(INSTANCE)
         own(Terminal(folder / "own", {**shell, "DAGSTER_HOME": str(folder / "own" / "home")}), table)
         show("the first hour", table.rows)
 

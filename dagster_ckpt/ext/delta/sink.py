@@ -25,7 +25,7 @@ from dagster_ckpt.ext.delta.upkeep import (
     trimmed,
     vacuumed,
 )
-from dagster_ckpt.ext.delta.version import RETENTION, DeltaVersion
+from dagster_ckpt.ext.delta.version import REPLACED_FILES_STAY, RETENTION, DeltaVersion
 from dagster_ckpt.spark.sink.accepts import Accepts, refuse_collated
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep
@@ -37,8 +37,6 @@ from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-REPLACED_FILES_STAY = "interval 1 hour"
-"""For readers that began before; those of a retained checkpoint stay as long as that."""
 _LOG_PROPERTIES = frozenset({"delta.logRetentionDuration", "delta.enableExpiredLogCleanup"})
 """Whoever sets one of them decides how long the log is."""
 

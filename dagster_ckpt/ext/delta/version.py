@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 RETENTION = "delta.deletedFileRetentionDuration"
+REPLACED_FILES_STAY = "interval 1 hour"
+"""In tables that a pipeline keeps small, for readers that began before: its own VACUUM keeps what snapshots need."""
 _DEFAULT_RETENTION = "interval 1 week"
 _DEFAULT_LOG_RETENTION = "interval 30 days"
 _HOURS = {
@@ -222,7 +224,7 @@ class DeltaVersion(Version):
         now = set(self.table.file_uris())
         gone = [uri for uri in self.lake.at(state.number).file_uris() if uri not in now and STAGED not in uri]
         left = [c for c in self.commits if c.number > state.number and not c.only_adds]
-        if gone and left:
+        if gone and left and configuration.get(RETENTION) != REPLACED_FILES_STAY:
             times.append(left[-1].timestamp_ms / 1000 + 3600 * retention_hours(configuration))
         return min(times, default=None)
 

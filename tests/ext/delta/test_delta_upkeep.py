@@ -11,7 +11,7 @@ from deltalake import DeltaTable as Reader
 from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.target import DeltaTable
-from dagster_ckpt.ext.delta.version import RETENTION
+from dagster_ckpt.ext.delta.version import REPLACED_FILES_STAY, RETENTION
 from dagster_ckpt.spark.sink.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.contents import pairs
@@ -150,6 +150,9 @@ def test_a_cut_is_pinned_to_its_version_for_as_long_as_the_table_keeps_it(tmp_pa
         assert "dagster-ckpt maintain" in older.advice
         ends.append(older.until)
     assert ends[1] - ends[0] == pytest.approx(9 * DAY, abs=DAY)
+    by_itself, kept = played(tmp_path / "kept small", REPLACED_FILES_STAY, key=("k",))
+    [pin] = by_itself.sink.pins(kept[1].cut)
+    assert pin.until != pytest.approx(ends[0], abs=DAY), "a clock of ours takes nothing that is pinned"
     Reader(run.sink.place).vacuum(dry_run=False, retention_hours=0, enforce_retention_duration=False)
     [gone] = run.sink.pins(cuts[1].cut)
     assert not gone.is_there
