@@ -131,7 +131,9 @@ class Lab:
             .resolve_job_def(name)
             .execute_in_process(
                 instance=self.instance,
-                run_config={"ops": config},
+                run_config={"ops": config}
+                if config or partition is None
+                else None,  # None: the partition's own
                 raise_on_error=False,
                 partition_key=partition,
                 tags=dict(tags or {}),
