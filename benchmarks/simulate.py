@@ -55,6 +55,8 @@ def main() -> int:
                     f"seed {seed}: {played.finding}", *shortened(played.trace, arguments.lines), sep="\n    "
                 )
                 print(f'  again: make sim ARGS="--from {seed} --seeds 1"', flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")  # what was tried until now is told
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     seconds = time.process_time() - began

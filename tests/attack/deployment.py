@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.adapters.fsspec_storage import open_storage
@@ -81,6 +81,8 @@ class Lines:
 class Deployment:
     """One deployment, with everything it keeps below one folder."""
 
+    drains_of: ClassVar[type[PlayedDrains]] = PlayedDrains
+    run_of: ClassVar[type[PlayedRun]] = PlayedRun
     root: Path
     with_stage: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -267,8 +269,8 @@ class Deployment:
     def _run(
         self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step, *, beside: bool = True
     ) -> PlayedRun:
-        drains = PlayedDrains()
-        drains.run = PlayedRun(
+        drains = self.drains_of()
+        drains.run = self.run_of(
             pipeline=attempt.pipeline,
             coordinator=attempt.coordinator,
             attempt=attempt.directory,
@@ -279,9 +281,13 @@ class Deployment:
             has_turn=lambda uid: beside,
             arrived=arrived,
             step=step,
-            defined=self.defined,
+            **self.more_of_run(),
         )
         return drains.run
+
+    def more_of_run(self) -> dict[str, Any]:
+        """Return what a run knows of the pipeline besides."""
+        return {"defined": self.defined}
 
     def _collect(self, attempt: Attempt[PlayedGateway], run: PlayedRun) -> None:
         """Tidy up as every run does behind a completed checkpoint."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -30,9 +30,9 @@ from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inp
 from dagster_ckpt.spark.epoch.run import EpochWork
 from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
 from dagster_ckpt.testing.sinks.run import stage as staged
-from tests.attack.deployment import Deployment, Lines, PlayedGateway
+from tests.attack.deployment import Deployment, PlayedGateway
 from tests.attack.outsides import Kind, staging_of
-from tests.attack.played import PlayedDrains, PlayedQuery, PlayedRun, Step
+from tests.attack.played import PlayedDrains, PlayedQuery, PlayedRun
 from tests.attack.played import _put as put
 from tests.fuzz.drawn import STATEFUL, Drawn, Op, Output, Stage
 from tests.fuzz.model import Kept, Model, added, columns_of
@@ -65,6 +65,8 @@ class DrawnDrains(PlayedDrains):
 class DrawnDeployment(Deployment):
     """A deployment of a drawn pipeline, or of its fork."""
 
+    drains_of: ClassVar = DrawnDrains
+    run_of: ClassVar = DrawnRun
     drawn: Drawn = field(kw_only=True)
     made: CheckpointedPipeline = field(kw_only=True)
     files: Files = field(kw_only=True)
@@ -96,29 +98,10 @@ class DrawnDeployment(Deployment):
         if self.request is None:
             super()._collect(attempt, run)
 
-    def _run(
-        self, attempt: Attempt[PlayedGateway], run_id: str, arrived: int, step: Step, *, beside: bool = True
-    ) -> PlayedRun:
-        drains = DrawnDrains()
-        more: dict[str, Any] = {}
-        if self.request is not None:
-            more = {"request": self.request, "work": EpochWork.NONE}
-        drains.run = DrawnRun(
-            pipeline=attempt.pipeline,
-            coordinator=attempt.coordinator,
-            attempt=attempt.directory,
-            run_id=run_id,
-            drains=drains,
-            tables=attempt.tables,
-            reporter=Lines(),
-            has_turn=lambda uid: beside,
-            arrived=arrived,
-            step=step,
-            drawn=self.drawn,
-            files=self.files,
-            **more,
-        )
-        return drains.run
+    def more_of_run(self) -> dict[str, Any]:
+        """Return its drawing and files; of a run that only takes a snapshot, which."""
+        more = {} if self.request is None else {"request": self.request, "work": EpochWork.NONE}
+        return {"drawn": self.drawn, "files": self.files, **more}
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ WHAT = (
 """What happens now and then, beside the weather."""
 
 
-STORM = (0.05, 0.2, 0.3, 0.4)
+STORM = (0.1, 0.2, 0.3, 0.4)
 """Shares of calls that fail where faults are to be dense."""
 
 
@@ -187,10 +187,11 @@ class World:
 
     def __init__(self, seed: int, folder: Path, *, is_stormy: bool = False) -> None:
         self.seed, self.folder = seed, folder
-        self.shares = STORM if is_stormy else (0.0, 0.02, 0.05, 0.2)
+        self.shares, self.changes = (STORM, 1.0) if is_stormy else ((0.0, 0.02, 0.05, 0.2), 0.5)
         self.scheduler = Scheduler(seed, str(folder))
         self.random = rng = self.scheduler.random
         self.weather = Weather(self.scheduler)
+        self.weather.fails = STORM[0] if is_stormy else 0.0
         self.shape = rng.choice(["line", "diamond"])
         self.kept = rng.choice([4, 12, 100])
         unaligned = rng.random() < 0.3
@@ -409,7 +410,7 @@ class World:
                 process.stands_until = self.scheduler.now + rng.random() * 25.0
                 self.scheduler.note(f"{process.name} is suspended")
         what = rng.choice(WHAT)
-        if rng.random() < 0.5:
+        if rng.random() < self.changes:
             self.weather.fails, self.weather.slow = (
                 rng.choice(self.shares),
                 rng.choice([0.0, 0.05]),
