@@ -34,8 +34,10 @@ from tests.lab.lab import WITHOUT_CAPTURE
 from tests.needs import needs
 from tests.records import find_record
 from tests.root import ROOT
-from tests.spark.epoch.small_pipeline import Feed, shop
+from tests.spark.epoch.small_pipeline import Feed, feed, shop
 from tests.warm_engine import engine_in
+
+__all__ = ["feed"]
 
 
 @dataclass

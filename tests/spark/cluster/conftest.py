@@ -10,6 +10,9 @@ from tests.adapters.started import started
 from tests.needs import needs
 from tests.spark.cluster.driver_process import Driver
 from tests.spark.cluster.standalone import StandaloneCluster, standalone_cluster
+from tests.spark.epoch.small_pipeline import feed
+
+__all__ = ["feed"]
 
 
 @pytest.fixture(scope="module")
