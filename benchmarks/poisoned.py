@@ -1,22 +1,25 @@
 """Rows of which some are bad in eight ways, under kills, a restore and a fork; then every row is looked for.
 
-    python -m benchmarks.poisoned [--rows 50000] [--bad 200] [--kills 5] [--seed N] [--stream]
+    python -m benchmarks.poisoned --rows 1000000 --bad 1000 --kills 100
 
 Good, quarantined and counted drops have to be the input, row for row; rows that are put through again, ordered twice,
-go through once. The process of an epoch is killed (SIGKILL) at any moment of it, and run again.
+go through once. Bad rows come in bursts of eight. Each life of the stream is killed (SIGKILL) at some moment of a
+batch, behind a checkpoint of its own; one in ten before that, at any moment of its start.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,10 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.operations.care.requeue import order_requeue
+from dagster_ckpt.spark.epoch import drains
+from dagster_ckpt.spark.streaming import running_stage
 from tests.records import stored_record
+from tests.spark_session import PATIENT_STARTS, SPARK_JVM
 from tests.tables import rows_in
 
 COLUMNS = "id INT, k INT, name STRING, amount INT, at INT"
@@ -57,11 +63,12 @@ SPARK = SparkSessionResource(
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars.packages": "org.apache.spark:spark-avro_2.13:4.2.0",  # there is none of Spark 4.3
+        "spark.sql.streaming.pollingDelay": "200ms",
     },
 )
 SHORT, KEYED = "length(name) <= 1000", "k IS NOT NULL"
-AT_ONCE = 5
-"""Files, each a batch, of an epoch; it is killed as often."""
+FILES_A_LIFE = 2
+"""Each is a batch: one that a life begins with, and one that comes behind its first checkpoint."""
 _ID = re.compile(r"id\W+(\d+)|avro:(\d+)")
 
 
@@ -157,15 +164,17 @@ def _avro(row: Mapping[str, Any]) -> str:
 
 
 def coordinator_in(folder: Path) -> CheckpointCoordinatorResource:
-    return CheckpointCoordinatorResource(base_dir=str(folder / "state"), num_retained=1000)
+    return CheckpointCoordinatorResource(base_dir=str(folder / "state"), num_retained=5000)
 
 
 def child(folder: Path, given: dict[str, Any]) -> int:
+    # A busy machine is no finding.
+    drains.MAX_START_ATTEMPTS = running_stage.MAX_START_ATTEMPTS = PATIENT_STARTS
     pipeline = shop(folder, is_mended=given.get("is_mended", False))
     if given.get("fork"):
         pipeline = pipeline.fork("other", table_dir=str(folder / "other"))
     if given.get("stream"):
-        run_stream(pipeline, coordinator=coordinator_in(folder), spark=SPARK, settings={"interval": "1 s"})
+        run_stream(pipeline, coordinator=coordinator_in(folder), spark=SPARK, settings={"interval": "3 s"})
     else:
         run_epoch(pipeline, coordinator=coordinator_in(folder), spark=SPARK, restore=given.get("restore"))
     return 0
@@ -177,44 +186,82 @@ class Poisoned:
     def __init__(self, folder: Path, dice: random.Random) -> None:
         self.folder, self.dice = folder, dice
         self.kinds: dict[int, str] = {}
-        self.kills = 0
+        self.kills: Counter[str] = Counter()
         self.took = 0.0
         (folder / "feed").mkdir(parents=True)
 
     def feed(self, rows: int, bad: int) -> None:
         first, number = len(self.kinds), len([*(self.folder / "feed").glob("*.txt")])
         before = sum(kind != "good" for kind in self.kinds.values())
-        places = {
-            first + place: KINDS[(before + n) % len(KINDS)]
-            for n, place in enumerate(self.dice.sample(range(rows), bad))
-        }
-        kinds = {one: places.get(one, "good") for one in range(first, first + rows)}
+        bursts = self.dice.sample(range(0, rows, len(KINDS)), -(-bad // len(KINDS)))
+        places = [first + burst + n for burst in bursts for n in range(len(KINDS))][:bad]
+        bad_ones = {place: KINDS[(before + n) % len(KINDS)] for n, place in enumerate(places)}
+        kinds = {one: bad_ones.get(one, "good") for one in range(first, first + rows)}
         self.kinds |= kinds
         aside = self.folder / "feed" / f".{number}"
         aside.write_text("\n".join(line(*one) for one in kinds.items()))
         aside.rename(self.folder / "feed" / f"{number:05d}.txt")
 
-    def run(self, *, kill_after: float | None = None, **given: Any) -> bool:
-        """Run an epoch in a process, and tell whether it lived."""
+    def run(self, **given: Any) -> None:
+        """Run an epoch to its end."""
         began = time.monotonic()
+        if self._started(**given).wait():
+            raise self._failed()
+        self.took = self.took or time.monotonic() - began  # of one with hardly a row
+
+    def live(self, feed: Callable[[], None]) -> None:
+        """Run a stream, and kill it."""
+        before = self._checkpoints()
+        feed()
+        process = self._started(stream=True)
+        if self.dice.random() < 0.1:
+            time.sleep(self.dice.uniform(0, self.took))
+        else:
+            self._wait(process, lambda: self._checkpoints() > before)
+            feed()
+            self._wait(process, self._is_in_a_batch)
+            time.sleep(self.dice.uniform(0, self.took / 2))
+        is_hit = self._is_in_a_batch()
+        if process.poll() is not None:
+            raise self._failed()
+        if self.dice.random() < 0.25:
+            process.kill()  # its Java hears of it, and may do something yet
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.kills += Counter(
+            {"all": 1, "in a batch": is_hit, "behind a checkpoint": self._checkpoints() > before}
+        )
+        told = ", ".join(f"{number} {name}" for name, number in self.kills.items())
+        print(f"{len(self.kinds):,} rows fed; kills: {told}", flush=True)
+
+    def _started(self, **given: Any) -> subprocess.Popen[bytes]:
         with (self.folder / "child.log").open("ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.poisoned", "--child", str(self.folder), json.dumps(given)],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, "SPARK_SUBMIT_OPTS": SPARK_JVM},
             )
-            try:
-                code = process.wait(kill_after)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                self.kills += 1
-                return False
-        if code:
-            raise SystemExit((self.folder / "child.log").read_text()[-3000:])
-        self.took = self.took or time.monotonic() - began  # of one with hardly a row
-        return True
+
+    def _wait(self, process: subprocess.Popen[bytes], happens: Callable[[], bool]) -> None:
+        while not happens():
+            if process.poll() is not None:
+                raise self._failed()
+            time.sleep(0.1)
+
+    def _failed(self) -> SystemExit:
+        return SystemExit((self.folder / "child.log").read_text()[-3000:])
+
+    def _checkpoints(self) -> int:
+        return len([*(self.folder / "state" / "checkpoints" / "shop").glob("chk-*/_metadata")])
+
+    def _is_in_a_batch(self) -> bool:
+        """Tell whether a batch is planned and not committed, of any stage of the newest attempt."""
+        attempts = (self.folder / "state" / "work" / "shop").glob("attempt-*")
+        newest = max(attempts, key=lambda one: int(one.name.rpartition("-")[2]))
+        return any(_last(query / "offsets") > _last(query / "commits") for query in newest.glob("*/query"))
 
     def look(self, tables: Path, again: frozenset[str] = frozenset()) -> bool:
         """Compare tables with what was fed; ``again``: kinds that went through the mended code."""
@@ -236,7 +283,7 @@ class Poisoned:
         }
         print(
             f"{len(self.kinds):,} rows = {good.total():,} good + {aside.total():,} quarantined + {self.dropped():,} "
-            f"dropped; {late.total():,} of the good ones late; {self.kills} kills: {checks}",
+            f"dropped; {late.total():,} of the good ones late: {checks}",
             flush=True,
         )
         return all(checks.values())
@@ -259,6 +306,10 @@ class Poisoned:
         return newest.checkpoint_id, newest.location.uri
 
 
+def _last(folder: Path) -> int:
+    return max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=-1)
+
+
 def _waiting(table: Path) -> list[dict[str, Any]]:
     return [row for row in rows_in(table) if row["state"] == "quarantined"]
 
@@ -269,20 +320,25 @@ def _id_of(row: dict[str, Any]) -> int:
     return int(found[1] or found[2])
 
 
-def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random, *, streams: bool) -> bool:
+def measure(folder: Path, rows: int, bad: int, kills: int, dice: random.Random) -> bool:
     soak, tables, began = Poisoned(folder, dice), folder / "state" / "tables" / "shop", time.monotonic()
     for _ in range(2):  # from the second file on there is a watermark
         soak.feed(100, 0)
         soak.run()
-    middle, files = 0, max(2, kills)
-    for first in range(0, files, AT_ONCE):
-        for _ in range(first, min(first + AT_ONCE, files)):
-            soak.feed(rows // files, bad // files)
-        for _ in range(min(AT_ONCE, kills - first)):  # a run goes on where the killed one was
-            after = dice.choice((1, 1, 1, 2)) * dice.uniform(0.5, 1.5) * soak.took
-            soak.run(kill_after=2 * after if streams else after, stream=streams)
-        soak.run()
-        middle = middle or soak.latest()[0]
+    files, fed = max(2, kills * FILES_A_LIFE), 0
+
+    def feed() -> None:
+        nonlocal fed
+        soak.feed(*(total * (fed + 1) // files - total * fed // files for total in (rows, bad)))
+        fed += 1
+
+    middle = soak.latest()[0]
+    for life in range(kills):
+        soak.live(feed)
+        middle = soak.latest()[0] if life < kills * 5 // 6 else middle
+    while fed < files:
+        feed()
+    soak.run()
     well = soak.look(tables)
     soak.run(restore={"restore_from": f"chk-{middle}"})
     well &= soak.look(tables)
@@ -303,15 +359,12 @@ def main() -> int:
     parser.add_argument("--bad", type=int, default=200)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--stream", action="store_true", help="kill streams, which an epoch follows")
     parser.add_argument("--child", nargs=2, default=())
     given = parser.parse_args()
     if given.child:
         return child(Path(given.child[0]), json.loads(given.child[1]))
     with scratch() as folder:
-        return not measure(
-            folder, given.rows, given.bad, given.kills, random.Random(given.seed), streams=given.stream
-        )
+        return not measure(folder, given.rows, given.bad, given.kills, random.Random(given.seed))
 
 
 if __name__ == "__main__":

@@ -719,6 +719,23 @@ def test_rows_that_cannot_be_processed_or_held_go_to_the_quarantine_and_the_othe
     )
 
 
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_rows_bad_in_eight_ways_are_where_they_belong_whatever_is_killed() -> None:
+    """The small form of a run that takes an hour."""
+    small = ["--rows", "4000", "--bad", "16", "--kills", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.poisoned", *small],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.rstrip().endswith("row for row")
+
+
 def parsed_at_the_source(
     folder: Path, schema: str = f"{MESSAGE}, _corrupt_record STRING", amount: str = "amount * 2"
 ) -> CheckpointedPipeline:
