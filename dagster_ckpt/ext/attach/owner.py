@@ -21,6 +21,8 @@ from dagster_ckpt.errors import Fenced
 from dagster_ckpt.spark.files import replace_whole
 
 LOOK_EVERY = 0.25
+JAVA_ENDS_WITHIN = 60.0
+"""Seconds in which the JVM of a program that has ended is waited for; one that still runs then is named."""
 STARTED_BY = "DAGSTER_CKPT_ATTACHED"
 """Variable of the environment that names this process to its JVM, which outlives it for a moment, and writes."""
 
@@ -94,12 +96,17 @@ class ProgramOwner:
             )
 
     def wait(self, record: Callable[[], CoordinatorRecord | None]) -> None:
-        """Let the lease of a copy that was killed elsewhere be over. Raises Fenced for one that renews it."""
+        """Let the lease of a copy that was killed elsewhere be over, and the JVM of one that has ended.
+
+        Raises Fenced for a copy that renews its lease.
+        """
         first = now = record()
+        patience = time.monotonic() + JAVA_ENDS_WITHIN
         while first is not None and now is not None and not self.is_gone(now.owner):
             if not may_be_asked(now, time.time()):
-                return
-            if now.lease_until != first.lease_until:
+                if time.monotonic() > patience or not self._java_of(now.owner):
+                    return
+            elif now.lease_until != first.lease_until:
                 self.admit(now)
             time.sleep(LOOK_EVERY)
             now = record()

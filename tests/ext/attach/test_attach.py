@@ -189,11 +189,12 @@ def test_a_killed_program_is_not_gone_before_its_java_is(
     monkeypatch.setenv(STARTED_BY, "")
     here.name_to_java()
     dead = here.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
-    monkeypatch.setenv(STARTED_BY, os.environ[STARTED_BY].replace(str(os.getpid()), str(2**22 + 1)))
+    monkeypatch.setenv(STARTED_BY, os.environ[STARTED_BY].removesuffix(str(os.getpid())) + str(2**22 + 1))
     (tmp_path / "java").symlink_to(shutil.which("sleep") or "")
     record = CoordinatorRecord(pipeline="orders", owner=dead, epoch=1, lease_until=0.0, has_mailbox=True)
     with subprocess.Popen([tmp_path / "java", "600"]) as java:
         try:
+            until(Path(f"/proc/{java.pid}/environ").read_bytes)  # of a program that was begun just now
             assert not here.is_gone(dead)
             with pytest.raises(Fenced, match=f"the Java process {java.pid} of another copy"):
                 here.admit(record)
