@@ -33,6 +33,7 @@ from assets.flights import ARRIVALS, DEMO_DIR
 from assets.flights_data import prepare
 from tests import web_server
 from tests.browser.clicking import opened_partitions
+from tests.browser.deployment import Deployment as ShopDeployment
 from tests.browser.deployment import deployed
 from tests.browser.till import Till
 
@@ -105,43 +106,42 @@ def blue_green() -> None:
                 take(page, "blue-green")
 
 
-def bad_rows() -> None:
-    """A row that broke a condition: its quarantine, the red check, and the link that puts it through again."""
+@contextmanager
+def shop_with_a_bad_row() -> Iterator[tuple[Path, Till, ShopDeployment]]:
+    """Yield the folder, the till and the Dagster of a shop that has put an order aside."""
     with tempfile.TemporaryDirectory(prefix="dagster-ckpt-pictures-") as made:
         till = Till(Path(made) / "till")
         for customer, amount in (("ann", 5), ("bob", 7), ("eve", -5)):
             till.order(customer, amount)
         with deployed(Path(made)) as dagster:
             dagster.run("shop")
-            with browser() as page:
-                page.goto(f"{dagster.url}/assets/shop/quarantine/orders?view=events")
-                expect(
-                    page.get_by_role("link", name="Put rows of orders through again").first
-                ).to_be_visible()
-                take(page, "quarantine")
+            yield Path(made), till, dagster
+
+
+def bad_rows() -> None:
+    """A row that broke a condition: its quarantine, the red check, and the link that puts it through again."""
+    with shop_with_a_bad_row() as (_, _, dagster), browser() as page:
+        page.goto(f"{dagster.url}/assets/shop/quarantine/orders?view=events")
+        expect(page.get_by_role("link", name="Put rows of orders through again").first).to_be_visible()
+        take(page, "quarantine")
 
 
 def views() -> None:
     """The pages of a pipeline and of a store, checks, the restore job and a quarantine: two widths, two themes."""
-    with tempfile.TemporaryDirectory(prefix="dagster-ckpt-pictures-") as made:
-        till = Till(Path(made) / "till")
-        for customer, amount in (("ann", 5), ("bob", 7), ("eve", -5)):
-            till.order(customer, amount)
-        with deployed(Path(made)) as dagster:
-            dagster.run("shop")
-            dagster.run("shop_savepoint", {"ops": {"savepoint": {"config": {"name": "before Tuesday"}}}})
-            till.order("cat", 12)
-            dagster.run("shop")
-            dagster.run("shop_green")
-            with served_pages(Path(made) / "state", dagster.url) as pages, browser() as page:
-                for width, theme in itertools.product(WIDTHS, THEMES):
-                    context = page.context.browser.new_context(  # type: ignore[union-attr]
-                        viewport={"width": width, "height": HEIGHT}, color_scheme=theme
-                    )
-                    chosen = f"localStorage.setItem('dagster-theme', JSON.stringify('{theme.title()}'))"
-                    context.add_init_script(chosen)
-                    of_this_width(context.new_page(), pages, dagster.url, f"{width}-{theme}")
-                    context.close()
+    with shop_with_a_bad_row() as (made, till, dagster):
+        dagster.run("shop_savepoint", {"ops": {"savepoint": {"config": {"name": "before Tuesday"}}}})
+        till.order("cat", 12)
+        dagster.run("shop")
+        dagster.run("shop_green")
+        with served_pages(made / "state", dagster.url) as pages, browser() as page:
+            for width, theme in itertools.product(WIDTHS, THEMES):
+                context = page.context.browser.new_context(  # type: ignore[union-attr]
+                    viewport={"width": width, "height": HEIGHT}, color_scheme=theme
+                )
+                chosen = f"localStorage.setItem('dagster-theme', JSON.stringify('{theme.title()}'))"
+                context.add_init_script(chosen)
+                of_this_width(context.new_page(), pages, dagster.url, f"{width}-{theme}")
+                context.close()
 
 
 def of_this_width(page: Page, pages: str, url: str, suffix: str) -> None:
