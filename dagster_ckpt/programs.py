@@ -264,8 +264,10 @@ def host_epoch(
             _ = attempt.directory
             host.run_all(attempt)
             completed = attempt.complete()
-    finally:
-        attempt.close_after_failure()  # nothing to do where it was closed in order
+    except BaseException as error:
+        attempt.close_after_failure(error)
+        raise
+    attempt.close_after_failure()  # nothing to do where it was closed in order
     return EpochEnd(host.run_id, None if completed is None else completed.location)
 
 

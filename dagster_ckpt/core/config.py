@@ -239,6 +239,14 @@ def _built(model: type[M], layers: Sequence[Mapping[str, Any]], what: str) -> M:
         raise InvalidRequest(f"{what} is not valid: {sentences}") from error
 
 
+def with_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return recorded settings of checkpoints with the defaults beside them; those of a newer library as they are."""
+    try:
+        return CheckpointConfig.model_validate(settings).model_dump(mode="json")
+    except ValidationError:
+        return settings
+
+
 def _sentence(detail: ErrorDetails, model: type[BaseModel], written: Mapping[str, str]) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
     if isinstance(whole := detail.get("ctx", {}).get("error"), InvalidRequest):

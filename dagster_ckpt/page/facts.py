@@ -12,6 +12,7 @@ from enum import Enum
 from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, ForgottenHistory, PendingRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, StatisticsSnapshot
+from dagster_ckpt.core.config import with_defaults
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import StageSnapshot
@@ -123,6 +124,8 @@ class CheckpointPage:
     """Swap by which it serves, or is served by another; None: there was none, or it was not asked."""
     audit: tuple[AuditRow, ...] = ()
     """What people had done to it, newest first."""
+    settings: tuple[tuple[str, str, bool], ...] = ()
+    """Settings of the newest attempt: name, value, and whether it is another than the default."""
 
     @property
     def newest_statistics(self) -> CheckpointStatistics | None:
@@ -167,6 +170,16 @@ def page_facts(
         history_begins=_history_begins(record.forgotten),
         readers=readers_of(deployment.store, record) if reads else None,
         audit=tuple(audit_of(deployment, pipeline, limit=AUDITED)) if reads else (),
+        settings=_settings(record) if reads else (),
+    )
+
+
+def _settings(record: CoordinatorRecord) -> tuple[tuple[str, str, bool], ...]:
+    """Return the settings on record, with the defaults of today beside them."""
+    values = with_defaults(record.settings)
+    return tuple(
+        (name, "-" if value in (None, "") else _written_out(value), name in record.settings)
+        for name, value in values.items()
     )
 
 

@@ -18,6 +18,7 @@ from dagster_ckpt.page.sections import (
     index,
     last_failure,
     restorable,
+    settings,
     stages,
     summary,
 )
@@ -177,7 +178,7 @@ def page_html(page: CheckpointPage, *, links: Links | None = None, refresh: int 
         f"<h2>{newest}, stage by stage</h2>{stages(page)}"
         f"<h2>Summary</h2>{summary(page)}"
         f"<h2>History</h2>{history(page, goes)}{details(page)}"
-        f"{_audited(page, goes)}"
+        f"{_audited(page, goes)}{settings(page) if page.settings else ''}"
         f"<p class=k>Read at {moment(page.now)}.</p>"
     )
     return _document(f"{page.pipeline} · checkpoints", body, refresh)

@@ -284,6 +284,17 @@ def _stage_details(stage: StageStatistics, row: CheckpointStatistics) -> str:
     )
 
 
+def settings(page: CheckpointPage) -> str:
+    """Return the settings of the newest attempt, folded up: those that were set stand out from the defaults."""
+    rows = (
+        _row(f"*{f'<b>{escape(name)}</b>' if is_set else escape(name)}", f"w{escape(value)}",
+             "*" if is_set else "*<span class=k>default</span>")
+        for name, value, is_set in page.settings
+    )  # fmt: skip
+    found = _table(_head("setting*", "value*", "*"), rows)
+    return f'<details class="k"><summary>Settings of attempt {page.epoch}</summary>{found}</details>'
+
+
 def last_failure(page: CheckpointPage) -> str:
     """Return why the pipeline has failed, and why checkpoints have since the newest that completed."""
     failed, done = page.statistics.latest_failed, page.statistics.latest_completed

@@ -189,6 +189,7 @@ def _claim(
             "next_id": restored.next_checkpoint_id,
             "last_completed_at": None,
             "job_failure": "",
+            "settings": setup.decisions.config.model_dump(mode="json", exclude_defaults=True),
             "mailbox": record.mailbox if record.owner == setup.owner else (),
             **setup.lease_from(now),
             "cleanup": tuple(c.model_copy(update={"writers": ()}) for c in state.record.cleanup),

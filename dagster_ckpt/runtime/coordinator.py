@@ -50,6 +50,9 @@ __all__ = ["AckDurability", "AttemptSetup", "CheckpointCoordinator", "Checkpoint
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 
+LONGEST_CAUSE = 500
+"""Characters of the cause of a failed run that go on record."""
+
 
 class CheckpointCoordinator(CoordinatorView):
     """Decides what becomes of every checkpoint of one attempt; thread-safe and synchronous.
@@ -212,8 +215,12 @@ class CheckpointCoordinator(CoordinatorView):
         known = self._loop.metadata_of(entry) if self._loop.setup.hooks else None
         return entry.known.checkpoint_id, {} if known is None else known.master_states
 
-    def close(self, status: RunStatus, *, clean: bool, keeps_newest: bool = False) -> None:
+    def close(
+        self, status: RunStatus, *, clean: bool, keeps_newest: bool = False, cause: object = ""
+    ) -> None:
         """End the attempt; ``clean``: all queries were stopped at batch boundaries. Again: nothing happens.
+
+        ``cause``: why it failed, an error or a sentence; its first line goes on record.
 
         SUSPENDED: the next run continues. FINISHED: bounded input is at its end; ``keeps_newest``: may be run again.
         Raises Unavailable when the end could not be stored: call it again; InvalidRequest for RUNNING.
@@ -222,12 +229,12 @@ class CheckpointCoordinator(CoordinatorView):
             raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
         if not self._engine.state.is_shut_down:
             self._stop_keeping()
-            self._close(i.Closing(status, clean, keeps_newest=keeps_newest))
+            self._close(i.Closing(status, clean, keeps_newest=keeps_newest, cause=_line(cause)))
 
-    def hand_over(self) -> None:
+    def hand_over(self, cause: object = "") -> None:
         """End the attempt, SUSPENDED, and keep the lease: the same run claims the next epoch, or ``release_lease``s."""
         if not self._engine.state.is_shut_down:
-            self._close(i.Closing(RunStatus.SUSPENDED, clean=False, hands_over=True))
+            self._close(i.Closing(RunStatus.SUSPENDED, clean=False, hands_over=True, cause=_line(cause)))
 
     def _close(self, closing: i.Closing) -> None:
         try:
@@ -398,3 +405,9 @@ class CheckpointCoordinator(CoordinatorView):
         if self._loop.submit(i.TimersFired()):
             self._loop.submit(i.RequestCheckpoint(PERIODIC))
         return next_timer(self._engine.state)
+
+
+def _line(cause: object) -> str:
+    """Return the first line of an error or a sentence, cut short: the record is written with every checkpoint."""
+    said = str(cause).strip().partition("\n")[0][:LONGEST_CAUSE]
+    return said or (type(cause).__name__ if isinstance(cause, BaseException) else "")

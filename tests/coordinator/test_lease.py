@@ -117,6 +117,16 @@ def test_the_end_gives_the_lease_back_and_no_renewal_comes_after_it(h: Coordinat
     assert record(h).lease_until is None
 
 
+def test_why_a_run_failed_is_on_record_until_the_next_one_begins(h: CoordinatorHarness) -> None:
+    with opened(setup_of(h, EPOCH)) as coordinator:
+        coordinator.close(RunStatus.FAILED, clean=False, cause=ValueError("no such column: a\nat com.x.Y"))
+    assert record(h).job_failure == "no such column: a"
+    with opened(setup_of(h, STREAM)) as coordinator:
+        assert record(h).job_failure == ""
+        coordinator.hand_over(KeyError())
+    assert record(h).job_failure == "KeyError"
+
+
 def test_between_two_attempts_of_a_run_the_pipeline_stays_taken_and_requests_wait(
     h: CoordinatorHarness,
 ) -> None:

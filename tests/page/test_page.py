@@ -92,6 +92,18 @@ def test_with_dagster_runs_and_restores_are_links(world: World) -> None:
     assert "dagster-ckpt restore" not in html
 
 
+def test_settings_that_were_set_stand_out_and_why_the_run_failed_is_above(world: World) -> None:
+    world.change(
+        settings={"interval": 10.0, "retention": {"hourly": 3}}, job_failure="stage 'totals': <no> disk"
+    )
+    html = page_html(facts(world))
+    assert html.index("stage &#x27;totals&#x27;: &lt;no&gt; disk") < html.index("Checkpoints since")
+    assert '<b>interval</b></td><td class="l w">10.0</td><td class=l></td>' in html
+    assert 'timeout</td><td class="l w">600.0</td><td class=l><span class=k>default</span>' in html
+    world.change(settings={"of_tomorrow": True})
+    assert "<b>of_tomorrow</b>" in page_html(facts(world))
+
+
 def test_any_checkpoint_is_there_stage_by_stage_and_the_last_failure_with_its_cause_is_above(
     world: World,
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
@@ -318,7 +318,9 @@ class CoordinatorRecord(Record):
     highest_not_claimed: int | None = None
     failures: FailureCounter = FailureCounter()
     job_failure: str = ""
-    """Why the attempt must fail; empty: it need not."""
+    """Why the attempt must fail, or has failed; empty: it need not, and has not."""
+    settings: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of the newest attempt that are no defaults, as its configuration is written."""
     expired: tuple[int, ...] = ()
     failed: tuple[FailedRecord, ...] = ()
     cleanup: tuple[CleanupRecord, ...] = ()

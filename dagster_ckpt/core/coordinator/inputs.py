@@ -123,6 +123,8 @@ class Closing:
     """The same run begins the next attempt: it keeps its lease, and requests of others wait for it."""
     keeps_newest: bool = False
     """The newest checkpoint stays though the status deletes it: another run may follow, and must go on from it."""
+    cause: str = ""
+    """Why it failed, in a sentence; a cause the coordinator has given itself comes before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,7 @@ def closing(state: CoordinatorState, input: Closing, now: Now) -> Decision:
             status=input.status,
             status_epoch=after.record.epoch,
             clean=input.clean and bool(after.record.working_directory),
+            job_failure=after.record.job_failure or input.cause,
             cleanup=released,
             lease_until=after.record.lease_until if input.hands_over else None,
             mailbox=after.record.mailbox if input.hands_over else (),

@@ -17,7 +17,6 @@ from dagster_ckpt.core.units import moment
 from dagster_ckpt.dagster.launchpad import launchpad_link, seldom
 from dagster_ckpt.dagster.names import (
     CARE_OP,
-    LOCATION_TAG,
     RESTORE_OP,
     ROOT_RUN_TAG,
     CareAction,
@@ -27,6 +26,7 @@ from dagster_ckpt.dagster.names import (
     who_of,
 )
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
+from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.reports.tables import swapped_events
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of
 from dagster_ckpt.errors import InvalidRequest
@@ -198,7 +198,7 @@ def tell_comparison(
     """Log a comparison, and observe the fork's checkpoints with it and the link that swaps."""
     for line in found.lines:
         context.log.info(line)
-    location, url = context.run.tags.get(LOCATION_TAG, ""), coordinator_of(context, fork.name).ui_base_url
+    location, url = location_of(context.instance, context.run), coordinator_of(context, fork.name).ui_base_url
     links: dict[str, Any] = {}
     if found.serving != found.candidate:
         swap = launchpad_link(

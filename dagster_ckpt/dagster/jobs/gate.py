@@ -25,7 +25,6 @@ from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import (
     BACKFILL_TAG,
     JOB_TAG,
-    LOCATION_TAG,
     RESTORE_OP,
     ROOT_RUN_TAG,
     SKIPPED_TAG,
@@ -36,6 +35,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_asset_key
 from dagster_ckpt.dagster.reports.metadata import as_text, position_metadata
+from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now
 from dagster_ckpt.dagster.runs.turn import owner_of
@@ -333,7 +333,7 @@ class RestoreGate:
         return restore_link(
             # Materialize runs a job of Dagster's own, which has no Launchpad
             job_name=self.context.job_name if JOB_TAG in tags else restore_job_name(self.pipeline.name),
-            location=tags.get(LOCATION_TAG, ""),
+            location=location_of(self.context.instance, self.context.run),
             restore_op=self._op,
             restore_from=self._named,
             ui_base_url=coordinator_of(self.context, self.pipeline.name).ui_base_url,

@@ -18,7 +18,6 @@ from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
     COORDINATOR_KEY,
     LAUNCH_OP,
-    LOCATION_TAG,
     RESTORE_OP,
     ROOT_RUN_TAG,
     SPARK_KEY,
@@ -29,6 +28,7 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.dagster.options import Context, Launch
+from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class _Launched:
             stages=tuple(pipeline.stages),
             run_id=context.run_id,
             root=tags.get(ROOT_RUN_TAG, context.run_id),
-            location=tags.get(LOCATION_TAG, ""),
+            location=location_of(context.instance, context.run),
             ui_base_url=resource.ui_base_url,
             page=resource.page_of(pipeline.name),
             restore=self.config.options().model_dump(mode="json", exclude_defaults=True),

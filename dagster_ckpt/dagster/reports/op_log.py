@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import dagster as dg
@@ -27,6 +28,9 @@ from dagster_ckpt.dagster.names import LOCATION_TAG
 if TYPE_CHECKING:
     from dagster_ckpt.spark.streaming.progress import StreamProgress
 
+
+RUNS_ASKED = 20
+"""Runs of a job that are asked for a code location."""
 
 AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
@@ -67,10 +71,10 @@ class OpOfRun:
         without_locks(context.log)
         self._context = context
 
-    @property
+    @cached_property
     def location(self) -> str:
-        """Code location of its run."""
-        return self._context.run.tags.get(LOCATION_TAG, "")
+        """Code location of its run, or of the newest one of its job that had one."""
+        return location_of(self._context.instance, self._context.run)
 
     def info(self, message: str) -> None:
         """Say something an operator may want to read."""
@@ -92,6 +96,14 @@ class OpOfRun:
     def remove_partition(self, definition: str, key: str) -> None:
         """Remove a dynamic partition."""
         self._context.instance.delete_dynamic_partition(definition, key)
+
+
+def location_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Return the code location that links of a run lead to; of one by ``dg launch``, that of other runs of its job."""
+    if found := run.tags.get(LOCATION_TAG):
+        return found
+    others = instance.get_runs(dg.RunsFilter(job_name=run.job_name), limit=RUNS_ASKED)
+    return next((other.tags[LOCATION_TAG] for other in others if LOCATION_TAG in other.tags), "")
 
 
 class _NoLock:

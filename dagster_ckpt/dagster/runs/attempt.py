@@ -49,7 +49,7 @@ class PipelineAttempt:
         self.pipeline = pipeline
         self._context = context
         self._goes_on = has_other_steps(context)
-        self._failed = False
+        self._failure: BaseException | None = None
         self.events = told_by(
             context, pipeline, job_name=epoch_job_name(pipeline.name), restore_op=RESTORE_OP
         )
@@ -112,7 +112,7 @@ class PipelineAttempt:
                 epoch = self._epoch.epoch(has_turn=_runs_here(context))
                 epoch.run_stage(uid, arguments, retries_left=max(0, retries_left))
         except RetryStage as error:
-            self._failed = False
+            self._failure = None
             pause = self._resource.snapshot_retry_delay * 2**context.retry_number
             raise dg.RetryRequested(
                 max_retries=self._resource.snapshot_retries, seconds_to_wait=pause
@@ -161,8 +161,8 @@ class PipelineAttempt:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:
-            self._failed = True
+        except BaseException as error:
+            self._failure = error
             raise
 
     def leave(self) -> None:
@@ -170,10 +170,10 @@ class PipelineAttempt:
 
         The working directory of one that ended so is not continued.
         """
-        if self._goes_on and not self._failed:
+        if self._goes_on and self._failure is None:
             self._epoch.pass_on()
         else:
-            self._epoch.close_after_failure()
+            self._epoch.close_after_failure(self._failure or "")
 
 
 def host_of(context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, **more: Any) -> Host:

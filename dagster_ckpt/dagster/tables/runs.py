@@ -17,8 +17,9 @@ from dagster_ckpt.dagster.jobs.build import clear_errors
 from dagster_ckpt.dagster.jobs.launched import launch_tables
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.dagster.launchpad import CodeLocation, seldom
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, LOCATION_TAG, SPARK_KEY, TABLES_OP, op_name
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
 from dagster_ckpt.dagster.options import Launch
+from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.reports.tables import (
     changed_events,
     changed_result,
@@ -66,7 +67,7 @@ def build_materializable_tables(
             return
         changes = _epoch(op, pipeline, config, concurrent_runs)
         coordinator = coordinator_of(op, pipeline.name)
-        location = CodeLocation(op.run.tags.get(LOCATION_TAG, ""), coordinator.ui_base_url)
+        location = CodeLocation(location_of(op.instance, op.run), coordinator.ui_base_url)
         serving = serving_now(coordinator, pipeline) if changes else ""
         newest = {change.uid: change for change in changes}
         for change in changes:

@@ -206,8 +206,8 @@ class EpochAttempt:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def close(self, status: RunStatus, *, clean: bool) -> None:
-        """End the attempt. A fenced one has nothing to close."""
+    def close(self, status: RunStatus, *, clean: bool, cause: object = "") -> None:
+        """End the attempt; ``cause``: why it failed. A fenced one has nothing to close."""
         if self._closed:
             return
         self._drains.stop()
@@ -216,7 +216,7 @@ class EpochAttempt:
         # Not before: a mark that cannot be written leaves an attempt that still renews its lease.
         self._closed = True
         with suppress(Fenced):
-            self.coordinator.close(status, clean=clean)
+            self.coordinator.close(status, clean=clean, cause=cause)
 
     def pass_on(self) -> None:
         """Leave the attempt to the process of the run's next op. One that was fenced has nothing to pass on."""
@@ -227,7 +227,7 @@ class EpochAttempt:
         with suppress(CheckpointError):
             self.coordinator.pass_on(self._setup.clock.now() + NEXT_PROCESS)
 
-    def close_after_failure(self) -> None:
+    def close_after_failure(self, cause: object = "") -> None:
         """End an attempt whose run failed or was terminated; its working directory is not continued."""
         with suppress(CheckpointError):
-            self.close(RunStatus.FAILED, clean=False)
+            self.close(RunStatus.FAILED, clean=False, cause=cause)

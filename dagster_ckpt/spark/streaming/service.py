@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.lease import Lease
@@ -107,7 +108,7 @@ class StreamingService:
             if not isinstance(end, StageDied):
                 return end
             if isinstance(end.error, ChangedQuery):
-                self._end(RunStatus.FAILED, clean=False)
+                self._end(RunStatus.FAILED, clean=False, cause=end.message)
                 return GaveUp("no restart would change that", end)
             match strategy.on_failure(self.setup.clock.monotonic(), random.random()):
                 case RestartAfter(seconds, following):
@@ -118,7 +119,7 @@ class StreamingService:
                     if self.stopping.wait(seconds):
                         return Interrupted(clean=False)
                 case GiveUp(why):
-                    self._end(RunStatus.FAILED, clean=False)
+                    self._end(RunStatus.FAILED, clean=False, cause=end.message)
                     return GaveUp(why, end)
 
     # --- one attempt --------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class StreamingService:
             self._stopped()
             if (taken := self._taken_over(error)) is not None:
                 return taken
-            self._end(RunStatus.FAILED, clean=False)
+            self._end(RunStatus.FAILED, clean=False, cause=error)
             raise
         except Exception as error:  # storage or Spark failed on the way: as for a stage that died
             self._stopped()
@@ -261,7 +262,7 @@ class StreamingService:
         with suppress(CheckpointError):
             coordinator.abandon(message)
         if self.coordinator is not None:
-            self._tell_end(coordinator.hand_over)
+            self._tell_end(partial(coordinator.hand_over, message))
 
     def _release(self) -> None:
         """Give the lease back, where the run ends between two attempts."""
@@ -269,7 +270,7 @@ class StreamingService:
             with suppress(CheckpointError):
                 self._leased.release_lease()
 
-    def _end(self, status: RunStatus, *, clean: bool) -> None:
+    def _end(self, status: RunStatus, *, clean: bool, cause: object = "") -> None:
         coordinator = self.coordinator
         if coordinator is None:
             return
@@ -277,7 +278,7 @@ class StreamingService:
         def end() -> None:
             # Closed whatever becomes of the mark: an attempt that is not goes on renewing its lease.
             is_marked = clean and self._mark_ended(coordinator)
-            coordinator.close(status, clean=is_marked, keeps_newest=status is RunStatus.FINISHED)
+            coordinator.close(status, clean=is_marked, keeps_newest=status is RunStatus.FINISHED, cause=cause)
 
         self._tell_end(end)
 

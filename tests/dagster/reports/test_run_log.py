@@ -8,10 +8,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import pytest
+from dagster._core.test_utils import create_run_for_test
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.dagster.reports.op_log import ProgressLines, line_of, log, on_stderr
+from dagster_ckpt.dagster.reports.op_log import ProgressLines, line_of, location_of, log, on_stderr
 from dagster_ckpt.dagster.reports.stream_events import HANGING, StreamingEvents
 from dagster_ckpt.spark.epoch.drains import wait_for
 from dagster_ckpt.spark.streaming.progress import PendingProgress, RunningStageProgress, StreamProgress
@@ -169,3 +171,11 @@ def test_a_short_stage_says_nothing_on_its_way() -> None:
     lines = Lines()
     wait_for(Query(0), "totals", lines)  # type: ignore[arg-type]
     assert lines.said == []
+
+
+def test_links_of_a_run_that_no_code_location_launched_lead_where_its_job_has_run() -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        launched = {"dagster/code_location": "shop_code"}
+        runs = [("shop", {}), ("shop", launched), ("shop", {}), ("other", {})]
+        made = [create_run_for_test(instance, job_name=job, tags=tags) for job, tags in runs]
+        assert [location_of(instance, run) for run in made] == ["shop_code", "shop_code", "shop_code", ""]

@@ -32,15 +32,15 @@ class Noting:
     def pass_on(self) -> None:
         self.left = "passed on"
 
-    def close_after_failure(self) -> None:
-        self.left = "closed"
+    def close_after_failure(self, cause: object) -> None:
+        self.left = f"closed: {type(cause).__name__}"
 
 
 def attempt_with(epoch: Noting) -> PipelineAttempt:
     """Return the attempt of a run that has other steps."""
     made = object.__new__(PipelineAttempt)
     host = SimpleNamespace(run_all=lambda epoch: epoch.run_all())
-    made.__dict__.update(_epoch=epoch, _host=host, _goes_on=True, _failed=False)
+    made.__dict__.update(_epoch=epoch, _host=host, _goes_on=True, _failure=None)
     return made
 
 
@@ -61,7 +61,7 @@ def test_a_step_of_all_stages_that_fails_is_not_passed_on_to_the_next_step(
     with pytest.raises(raised):
         attempt.run_all()
     attempt.leave()
-    assert epoch.left == "closed"
+    assert epoch.left == f"closed: {type(error).__name__}"
 
 
 def test_one_that_ends_well_is_passed_on() -> None:

@@ -152,6 +152,7 @@ def test_another_try_of_a_failed_run_goes_on_from_its_checkpoint_and_publishes_e
         run_epoch(pipeline, coordinator=lab.coordinator, spark=spark, run_id="night")
     failed = lab.record(pipeline)
     assert (failed.owner, failed.status, failed.next_id) == ("night", RunStatus.FAILED, 3), "it was triggered"
+    assert "broken" in failed.job_failure
     broken.unlink()
     again = run_epoch(pipeline, coordinator=lab.coordinator, spark=spark, run_id="night")
     assert again.checkpoint is not None
