@@ -128,3 +128,9 @@ class Declined(CheckpointError):
     def __init__(self, message: str, *, reason: object = None) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def first_line(cause: object) -> str:
+    """Return the first line of an error or a text, at most 500 characters; the name of an error that says nothing."""
+    said = str(cause).strip().partition("\n")[0][:500]
+    return said or (type(cause).__name__ if isinstance(cause, BaseException) else "")

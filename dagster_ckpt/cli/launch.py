@@ -20,7 +20,7 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.names import USER_TAG
-from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable, first_line
 from dagster_ckpt.extensions import PROGRAMS, extension, extension_names
 
 WEBSERVER = "DAGSTER_CKPT_URL"
@@ -201,7 +201,7 @@ def _meaning(error: Exception, url: str, job: str) -> InvalidRequest | NotFound 
         return NotFound(f"the webserver at {url} has no job {job!r}: {text}")
     if "connect" in text.lower() or "HTTPError" in text or "Exception" in type(error.__cause__).__name__:
         # The client's own text is the query it has sent; what happened is its cause.
-        why = str(error.__cause__ or text).partition("\n")[0]
+        why = first_line(error.__cause__ or text)
         return Unavailable(f"the webserver at {url} cannot be reached: {why}")
     return InvalidRequest(f"job {job!r} was not started by {url}: {text}")
 

@@ -16,17 +16,13 @@ from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renoti
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
-from dagster_ckpt.core.outcomes import (
-    Rejected,
-    Triggered,
-    TriggerOutcome,
-)
+from dagster_ckpt.core.outcomes import Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
-from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, first_line
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.claim import Opened, open_attempt
 from dagster_ckpt.runtime.driver.hooks import (
@@ -49,9 +45,6 @@ __all__ = ["AckDurability", "AttemptSetup", "CheckpointCoordinator", "Checkpoint
 
 
 log = logging.getLogger("dagster_ckpt.coordinator")
-
-LONGEST_CAUSE = 500
-"""Characters of the cause of a failed run that go on record."""
 
 
 class CheckpointCoordinator(CoordinatorView):
@@ -229,12 +222,12 @@ class CheckpointCoordinator(CoordinatorView):
             raise InvalidRequest("an attempt ends SUSPENDED, FINISHED, CANCELED or FAILED, not RUNNING")
         if not self._engine.state.is_shut_down:
             self._stop_keeping()
-            self._close(i.Closing(status, clean, keeps_newest=keeps_newest, cause=_line(cause)))
+            self._close(i.Closing(status, clean, keeps_newest=keeps_newest, cause=first_line(cause)))
 
     def hand_over(self, cause: object = "") -> None:
         """End the attempt, SUSPENDED, and keep the lease: the same run claims the next epoch, or ``release_lease``s."""
         if not self._engine.state.is_shut_down:
-            self._close(i.Closing(RunStatus.SUSPENDED, clean=False, hands_over=True, cause=_line(cause)))
+            self._close(i.Closing(RunStatus.SUSPENDED, clean=False, hands_over=True, cause=first_line(cause)))
 
     def _close(self, closing: i.Closing) -> None:
         try:
@@ -405,9 +398,3 @@ class CheckpointCoordinator(CoordinatorView):
         if self._loop.submit(i.TimersFired()):
             self._loop.submit(i.RequestCheckpoint(PERIODIC))
         return next_timer(self._engine.state)
-
-
-def _line(cause: object) -> str:
-    """Return the first line of an error or a sentence, cut short: the record is written with every checkpoint."""
-    said = str(cause).strip().partition("\n")[0][:LONGEST_CAUSE]
-    return said or (type(cause).__name__ if isinstance(cause, BaseException) else "")

@@ -19,7 +19,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon, topic_positions
 from dagster_ckpt.core.units import counted, duration, moment, size
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.operations.deployment import find_record
 from dagster_ckpt.operations.readers.served import Readers, readers_of
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
@@ -261,7 +261,7 @@ def _filtered(frame: DataFrame, where: str) -> DataFrame:
         return frame.where(where)
     except (AnalysisException, ParseException) as error:
         columns = ", ".join(frame.columns)
-        first = str(error).partition("\n")[0]
+        first = first_line(error)
         raise InvalidRequest(f"--where {where!r} cannot be used: {first} (columns: {columns})") from error
 
 

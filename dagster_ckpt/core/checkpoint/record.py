@@ -318,9 +318,8 @@ class CoordinatorRecord(Record):
     highest_not_claimed: int | None = None
     failures: FailureCounter = FailureCounter()
     job_failure: str = ""
-    """Why the attempt must fail, or has failed; empty: it need not, and has not."""
-    settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the newest attempt that are no defaults, as its configuration is written."""
+    """Why the attempt must fail, or has."""
+    settings: dict[str, JsonValue] = Field(default_factory=dict)  # of the newest attempt, where no defaults
     expired: tuple[int, ...] = ()
     failed: tuple[FailedRecord, ...] = ()
     cleanup: tuple[CleanupRecord, ...] = ()
@@ -370,9 +369,8 @@ class CoordinatorRecord(Record):
 
     def completed_of(self, checkpoint_id: int) -> CompletedRecord | None:
         """Return a retained checkpoint or a savepoint, or None."""
-        return next(
-            (c for c in (*self.completed, *self.savepoints) if c.checkpoint_id == checkpoint_id), None
-        )
+        known = (*self.completed, *self.savepoints)
+        return next((c for c in known if c.checkpoint_id == checkpoint_id), None)
 
     def published_after(self, checkpoint_id: int) -> dict[CheckpointId, CoordinatorEpoch]:
         """Return the attempts of newer snapshots that tables were shown, savepoints that ended a run among them."""

@@ -23,7 +23,7 @@ from dagster_ckpt.core.restore.facts import Origin, RestoreFacts, RestorePurpose
 from dagster_ckpt.core.restore.from_snapshot import restore_of
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.dagster.names import SPARK_KEY
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, first_line
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
 from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
@@ -142,7 +142,7 @@ class RestoreTrial:
                 return sum(state.frame(table.name).count() for table in state.tables)
         except PySparkException as error:
             raise Corrupt(
-                f"Spark cannot read the state of stage {saved_uid!r}: {_first_line(error)}"
+                f"Spark cannot read the state of stage {saved_uid!r}: {first_line(error)}"
             ) from error
 
     def _run(self, query: StageQuery) -> int:
@@ -161,7 +161,7 @@ class RestoreTrial:
             told = query.understood(error)
             if told is not None:
                 raise told from error
-            raise Corrupt(f"stage {query.uid!r} does not start from it: {_first_line(error)}") from error
+            raise Corrupt(f"stage {query.uid!r} does not start from it: {first_line(error)}") from error
         finally:
             if running is not None:
                 running.stop()
@@ -169,10 +169,6 @@ class RestoreTrial:
 
 def _to_nowhere(batch: DataFrame, _batch_id: int) -> None:
     batch.write.format("noop").mode("overwrite").save()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def try_restore(

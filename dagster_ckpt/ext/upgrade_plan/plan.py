@@ -27,7 +27,7 @@ from dagster_ckpt.core.restore.matching import (
     other_inputs,
 )
 from dagster_ckpt.core.restore_point import At
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.ext.upgrade_plan.branch import why_not_alone
 from dagster_ckpt.ext.upgrade_plan.comparison import PlanComparison
 from dagster_ckpt.ext.upgrade_plan.stand_ins import NotAtHand, StandIns
@@ -196,7 +196,7 @@ class _Planner:
             found.setdefault(StageVerdict.REFUSED, []).append(str(error))
             self._unknown.add(uid)
         except Exception as error:  # whatever the user's code raises where nothing is at hand
-            said_first = str(error).strip().partition("\n")[0]
+            said_first = first_line(error)
             why = f"its function cannot be called here: {type(error).__name__}: {said_first}"
             found.setdefault(StageVerdict.UNKNOWN, []).append(why)
             self._unknown.add(uid)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.wrapped import FILES, options_asked, readers
 
@@ -66,7 +66,7 @@ class StandIns:
         given = asked.get("schema")
         schema = given if given is not None else self.known.get(name)
         if schema is None:
-            said = str(error).strip().partition("\n")[0]
+            said = first_line(error)
             raise NotAtHand(
                 f"source {name} cannot be reached here ({said}), and the snapshot holds no schema of it: give its "
                 "reader a schema, or plan where it can be reached"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import file_name, relative_path
 from dagster_ckpt.core.model import FileEntry, FileKind
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest, first_line
 from dagster_ckpt.spark.snapshot.parquet_pages import refuse_bombs
 
 if TYPE_CHECKING:
@@ -126,13 +126,9 @@ def decode_manifest(content: bytes, *, name: str) -> list[FileEntry]:
         table = file.read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise Corrupt(
-            f"manifest {name} is damaged ({_first_line(error)}): restore from another checkpoint"
+            f"manifest {name} is damaged ({first_line(error)}): restore from another checkpoint"
         ) from error
     return _rows(table, name)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
 
 
 def _refuse_other_versions(schema: pa.Schema, name: str) -> None:
