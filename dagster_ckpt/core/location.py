@@ -67,10 +67,18 @@ def location_of(uri: str, metadata: CheckpointMetadata) -> SnapshotLocation:
     return SnapshotLocation(base_uri=uri.removesuffix(f"/{folder}"), folder=folder)
 
 
+_OF_LOCAL = re.compile(r"(file|local):(//(localhost(?=/))?)?", re.IGNORECASE)
+
+
 def local_path(uri: str) -> str | None:
-    """Return the path where a URI names a local file (``/x``, ``file:/x``, ``file:///x``), else None."""
-    path = re.sub(r"^(file|local):(//)?", "", uri)
+    """Return the path where a URI names a local file (``/x``, ``file:/x``, ``file://localhost/x``), else None."""
+    path = _without_scheme(uri)
     return None if "://" in path else path
+
+
+def _without_scheme(text: str) -> str:
+    found = _OF_LOCAL.match(text)
+    return text if found is None else text[found.end() :]
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -87,7 +95,7 @@ def local_folder(text: str, *, setting: str) -> str:
 
     Raises InvalidRequest for any other URI: as a path it would be a folder ``s3:`` of the working directory.
     """
-    path = re.sub(r"^(file|local):(//)?", "", text)
+    path = _without_scheme(text)
     scheme = text.partition(":")[0] if path != text else scheme_of(text)
     if scheme not in ("", "file", "local") or (path != text and not path.startswith("/")):
         raise InvalidRequest(
@@ -104,13 +112,25 @@ def same_place(one: str, other: str) -> bool:
 
     Relative paths must have been made absolute before: where they lead is not known here.
     """
-    return _normalized(one) == _normalized(other)
+    return one_spelling(one) == one_spelling(other)
 
 
-def _normalized(uri: str) -> str:
+SAME_STORES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasbs": "wasb", "abfss": "abfs"}
+"""Names of one store's scheme."""
+_SERVERS = ("http", "https", "kafka", "postgresql")
+"""Schemes of servers, whose names are the same in any case."""
+
+
+def one_spelling(uri: str) -> str:
+    """Return the spelling of a place that all its spellings share; where links lead is not asked."""
     path = local_path(uri)
+    if path is not None:
+        return re.sub("^//+", "/", posixpath.normpath(path))
     # Keys of an object store are not paths: '..' in them is a name like others.
-    return uri.rstrip("/") if path is None else re.sub("^//+", "/", posixpath.normpath(path))
+    scheme, _, rest = uri.rstrip("/").partition("://")
+    scheme = SAME_STORES.get(scheme.lower(), scheme.lower())
+    host, slash, key = rest.partition("/")
+    return f"{scheme}://{host.lower() if scheme in _SERVERS and '#' not in host else host}{slash}{key}"
 
 
 def sqlite_url(path: str) -> str:

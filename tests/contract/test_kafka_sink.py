@@ -95,6 +95,8 @@ def test_a_topic_that_two_sinks_spell_in_two_ways_is_refused_to_the_second(
     later = replace(first, epoch=CoordinatorEpoch(2))
     renamed = KafkaSink(otherwise, context_in(tmp_path, later, name="copies"))
     renamed.take_over()
+    with pytest.raises(InvalidRequest, match="topics that hold positions"):
+        KafkaSink(replace(spelled, topic=f"{spelled.topic}.dagster_ckpt"), context_in(tmp_path, later))
     position = renamed.position()
     assert position is not None
     assert position.epoch == 2

@@ -72,6 +72,7 @@ def test_a_local_path_and_its_file_uri_are_the_same_place() -> None:
     "spelt",
     [
         "file:/data/p/chk-1",
+        "FILE://localhost/data/p/chk-1",
         "local:///data/p/chk-1",
         "/data/q/../p/chk-1/",
         "file:///data//p/./chk-1",
@@ -85,7 +86,10 @@ def test_a_local_place_is_the_same_however_it_is_spelt(spelt: str) -> None:
 
 def test_keys_of_an_object_store_are_no_paths() -> None:
     assert same_place("s3://bucket/p/chk-1", "s3://bucket/p/chk-1/")
+    assert same_place("s3://bucket/p/chk-1", "S3A://bucket/p/chk-1")
     assert not same_place("s3://bucket/p/chk-1", "s3://bucket/q/../p/chk-1")
+    assert same_place("postgresql://Shop/db#T", "postgresql://shop/db#T")
+    assert not same_place("postgresql://shop/db#T", "postgresql://shop/db#t")
 
 
 @pytest.mark.parametrize("text", ["latst", "newest", 7])

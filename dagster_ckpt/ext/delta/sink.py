@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.delta.backend import DeltaBackend
@@ -168,8 +168,10 @@ def _resolved(uri: str, table_dir: Path) -> str:
     """Return a table's address: a path, or a URI with a scheme of its own."""
     if not uri:
         raise InvalidRequest("a Delta table needs a path or a URI: DeltaTable('orders')")
-    plain = re.sub(r"^file:(//)?(?=/)", "", uri).rstrip("/")
-    return plain if "://" in plain else str(table_dir / plain)
+    path = local_path(uri)
+    if path is not None and path != uri and not path.startswith("/"):
+        raise InvalidRequest(f"{uri!r} is no folder of this machine: write file:///path, or a path")
+    return uri.rstrip("/") if path is None else str(table_dir / path)
 
 
 def _type_name(kind: object) -> str:

@@ -154,4 +154,4 @@ def _without_secrets(uri: str) -> str:
         return f"{_SQLITE}{url.database}"
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+    return f"{parts.scheme}://{host.lower()}{parts.path.rstrip('/')}"

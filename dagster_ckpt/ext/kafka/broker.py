@@ -30,6 +30,8 @@ from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 
 SECONDS = 60
 """How long a call waits for the cluster."""
+_BESIDE = ".dagster_ckpt"
+"""Ends the name of a position topic."""
 _TRANSACTIONS = "dagster_ckpt/"
 """Transactional ids begin with it."""
 _TRANSACTION_MS = 600_000
@@ -119,8 +121,12 @@ class Broker:
 
         ``shared_with``: pipelines that write to the topic, too.
         """
-        self.topic, self.positions = topic, f"{topic}.dagster_ckpt"
+        self.topic, self.positions = topic, f"{topic}{_BESIDE}"
         self.place = f"kafka://{servers}/{topic}"
+        if topic.endswith(_BESIDE):
+            raise InvalidRequest(
+                f"{self.place} has a name of topics that hold positions of sinks: give another"
+            )
         self._pipeline, self._uid = pipeline, uid
         self._names, self._shared_with = (pipeline, *previous), frozenset(shared_with)
         given = {name: resolved(name, value) for name, value in options.items()}

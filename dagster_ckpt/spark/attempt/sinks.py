@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables, tables_of
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.location import local_path, same_place
+from dagster_ckpt.core.location import local_path, one_spelling, same_place
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.lineage import Seen
@@ -139,9 +139,9 @@ class PipelineSinks:
         taken: list[tuple[StageUid, str]] = []
         for uid, _, sink in self.opened():
             local = local_path(sink.place)
-            place = sink.place.rstrip("/") if local is None else os.path.realpath(local)
+            place = one_spelling(sink.place if local is None else os.path.realpath(local))
             for other, there in taken:
-                if f"{place}/".startswith(f"{there}/") or f"{there}/".startswith(f"{place}/"):
+                if _is_within(place, there) or _is_within(there, place):
                     raise InvalidRequest(
                         f"sinks {other!r} and {uid!r} both write {min(place, there, key=len)}: rows of the "
                         "one would be taken for the other's. Give each a table of its own, side by side"
@@ -379,3 +379,9 @@ class PipelineSinks:
             kept = [tables[derived.uid].as_cut()] if derived.uid in tables else []
             removed += self.of(derived.uid).collect_garbage(kept, ())
         return removed
+
+
+def _is_within(place: str, other: str) -> bool:
+    """Tell whether a place is another one, or a folder in it; tables of a database are in no folder."""
+    is_table = "://" in other and "#" in other
+    return place == other or (not is_table and place.startswith(f"{other.rstrip('/')}/"))

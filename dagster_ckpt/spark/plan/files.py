@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.location import SAME_STORES, local_path
 from dagster_ckpt.spark.plan.sources import relations
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _TAIL = 256 * 1024
 """Bytes at the end of an entry: every tenth one has all files that were ever read, the newest last."""
 _SOURCE = re.compile(r"FileSource\[(?:([a-z][a-z0-9+.-]*):(?://([^/]*))?)?(/.*)\]")
 """As plans name a source: its path as it is, ``#``, ``?`` and ``%`` included."""
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "wasb", "abfss": "abfs"}
-"""Names of one store's scheme."""
 _PATTERN = re.compile(r"[*?\[{]")
 
 
@@ -82,7 +80,7 @@ def _by_another_scheme(query_dir: Path, old: str, new: str) -> str:
     was, now = _source(old), _source(new)
     if was is None or now is None or was.scheme == now.scheme:
         return ""
-    same = [(_SCHEMES.get(at.scheme, at.scheme), at.store, _fixed(at.path)) for at in (was, now)]
+    same = [(SAME_STORES.get(at.scheme, at.scheme), at.store, _fixed(at.path)) for at in (was, now)]
     read = next((place for place, _ in _read_places(query_dir)), None)
     if read is None or same[0] != same[1]:
         return ""

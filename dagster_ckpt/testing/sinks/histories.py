@@ -218,6 +218,23 @@ class HistoryContract(ContractBase):
             refuse_where_impossible(beginning, since=CheckpointId(2))
         assert self.shown(run) == [(1, 1)]
 
+    def test_a_sink_that_spells_the_place_of_another_otherwise_is_refused(self, tmp_path: Path) -> None:
+        """Both began before there was a table: a restore took the rows of the one for another writer's."""
+        run = self.begun(tmp_path)
+        self.skip_unless(self.keeps_its_place(run), "has another place under another name")
+        other = run.renamed("renamed", epoch=int(run.attempt.epoch))
+        run.batch([(1, 1)])
+
+        def publish_both() -> None:
+            other.sink.take_over()
+            run.publish(1)
+            other.batch([(2, 2)])
+            other.publish(1)
+
+        with pytest.raises(InvalidRequest, match=r"twice if|under another spelling"):
+            publish_both()
+        assert self.shown(run) in ([], [(1, 1)])
+
     def keeps_its_place(self, run: SinkRun) -> bool:
         """Tell whether the sink ends at the same place under another name."""
         return run.renamed("renamed").sink.place == run.sink.place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.sink import SqlSink
-from dagster_ckpt.sinks import ForEachCheckpoint, SqlTable
+from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, SqlTable
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory
@@ -117,15 +118,41 @@ def test_tables_of_one_database_show_one_checkpoint_and_wait_for_one_another(tmp
     assert (shown("shop.db", "orders"), shown("shop.db", "refunds")) == ([(0, 1), (1, 2)], [(0, -1)])
 
 
-def test_two_sinks_of_one_table_are_refused_however_it_is_spelled(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/shop.db"
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (SqlTable("sqlite:///{folder}/shop.db", "orders"), SqlTable("sqlite:///{folder}/shop.db", "Orders")),
+        (DeltaTable("{folder}/t#1"), DeltaTable("file://localhost{folder}/t#1/")),
+        (DeltaTable("{folder}/t#1/t"), DeltaTable("{folder}/t#1")),
+        (DeltaTable("s3://shop/t"), DeltaTable("s3a://shop/t")),
+    ],
+)
+def test_two_sinks_of_one_table_are_refused_however_it_is_spelled(
+    tmp_path: Path, one: SqlTable | DeltaTable, other: SqlTable | DeltaTable
+) -> None:
+    def here(target: SqlTable | DeltaTable) -> SqlTable | DeltaTable:
+        name = "url" if isinstance(target, SqlTable) else "uri"
+        return replace(target, **{name: getattr(target, name).format(folder=tmp_path)})
 
+    def seen() -> None:
+        pipeline = wired(
+            "shop",
+            source("numbers", lambda spark: spark),
+            sink("orders", lambda numbers: numbers, to=here(one)),
+            sink("other", lambda numbers: numbers, to=here(other)),
+        )
+        opened(pipeline, tmp_path).seen()
+
+    with pytest.raises(InvalidRequest, match="rows of the one would be taken for the other's"):
+        seen()
+
+
+def test_a_file_of_another_machine_is_no_table(tmp_path: Path) -> None:
+    """It was made as a folder of that name in the root of the file system."""
     pipeline = wired(
         "shop",
         source("numbers", lambda spark: spark),
-        sink("orders", lambda numbers: numbers, to=SqlTable(url)),
-        sink("other", lambda numbers: numbers, to=SqlTable(url, "Orders")),
+        sink("orders", lambda numbers: numbers, to=DeltaTable("file://shop/t")),
     )
-
-    with pytest.raises(InvalidRequest, match=r"'orders' and 'other' both write .*#orders"):
+    with pytest.raises(InvalidRequest, match="no folder of this machine"):
         opened(pipeline, tmp_path).seen()

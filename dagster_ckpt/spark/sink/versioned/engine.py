@@ -125,7 +125,11 @@ class Engine(Generic[V]):
                 if version is not None:
                     version.let_go()
                 return AlreadyPublished()
-            return self.add(version or self.created(attempt, new), attempt, new, checkpoint)
+            version = version or self.created(attempt, new)
+            self.refuse_foreign(
+                version
+            )  # of a sink that spells the place otherwise, whose table was not there before
+            return self.add(version, attempt, new, checkpoint)
 
         return self.repeat(step)
 
