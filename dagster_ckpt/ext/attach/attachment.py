@@ -155,6 +155,9 @@ class Attachment:
         self._starts: set[StageUid] = set()
         self._described = Queries(lasting=self._directory.root / "queries")
         self._told: set[str] = set()
+        self._were_there: set[str] = set()
+        """Stages whose directories were there at a time in this process: who removes one is the program itself."""
+        self._process = os.getpid()
         self._patch = WriterPatch(self._starting)
         self._is_over = False
 
@@ -165,6 +168,7 @@ class Attachment:
         _speak()
         self._owner.wait(self._record)
         self._put_back(self._record(), restore_from)
+        self._were_there.update(stage.uid for stage in self._program.stages if _has_directory(stage))
         self._owner.name_to_java()
         self._patch.install()
         Attachment._current = self
@@ -219,6 +223,8 @@ class Attachment:
 
     def detach(self) -> None:
         """Take a last checkpoint where something is new, end the attempt, and give PySpark its methods back."""
+        if os.getpid() != self._process:
+            return  # a fork of the program ends, which has a copy of this and none of its threads
         with self._lock:
             if self._is_over:
                 return
@@ -251,6 +257,7 @@ class Attachment:
             if found.stage is None:
                 return {}, _unheard
             stage = self._with_known_place(found.stage, told)
+            before = self._program.stage(stage.uid)
             self._starts.add(StageUid(stage.uid))
             try:
                 self._take_in(stage)
@@ -258,7 +265,16 @@ class Attachment:
                 self._starts.discard(StageUid(stage.uid))
                 raise
         given = {CHECKPOINT_LOCATION: stage.checkpoint_location} if found.gives_location else {}
-        return given, lambda query: self._started(frame, told, stage, query)
+
+        def heard(query: StreamingQuery | None) -> None:
+            with self._lock:
+                self._starts.discard(StageUid(stage.uid))
+                if query is None:
+                    self._keep(before, in_place_of=stage.uid)
+                else:
+                    self._started(frame, told, stage, query)
+
+        return given, heard
 
     def _with_known_place(self, stage: AttachedStage, told: WriterNotes) -> AttachedStage:
         known = self._program.stage(stage.uid)
@@ -271,18 +287,22 @@ class Attachment:
         known = self._program.stage(stage.uid)
         if known is not None and known.checkpoint_location == stage.checkpoint_location:
             self._refuse_lost(stage)
-        self._keep(stage)
+        self._keep(stage, in_place_of=stage.uid)
 
-    def _keep(self, stage: AttachedStage) -> None:
-        if self._program.stage(stage.uid) != stage:
-            self._program = self._program.with_stage(stage)
+    def _keep(self, stage: AttachedStage | None, *, in_place_of: str) -> None:
+        if self._program.stage(in_place_of) != stage:
+            self._program = (
+                self._program.without(in_place_of) if stage is None else self._program.with_stage(stage)
+            )
             self._directory.save(self._program)
         self._attempt.change(self._program)
 
     def _refuse_lost(self, stage: AttachedStage) -> None:
-        if (Path(stage.checkpoint_location) / "metadata").exists():
+        if _has_directory(stage) or not self._directory.has_begun(stage.uid):
             return
-        if self._directory.has_begun(stage.uid):
+        if stage.uid in self._were_there:
+            self._say((f"stage {stage.uid}: the program has removed its directory, and begins from nothing",))
+        else:
             raise InvalidRequest(
                 f"the directory {stage.checkpoint_location} of stage {stage.uid} is gone, and everything would be read "
                 f"again: put it back (dagster-ckpt restore latest -p {self.pipeline}), or give the query another "
@@ -290,29 +310,22 @@ class Attachment:
             )
 
     def _started(
-        self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery | None
+        self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery
     ) -> None:
-        with self._lock:
-            self._starts.discard(StageUid(stage.uid))
-            if query is None:
-                return
-            if not (Path(stage.checkpoint_location) / "metadata").exists():
-                self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
-                self._program = self._program.without(stage.uid)
-                self._directory.save(self._program)
-                self._attempt.change(self._program)
-                return
-            self._queries[StageUid(stage.uid)] = query
-            self._meters[StageUid(stage.uid)] = BatchMeter()
-            self._directory.note_begun(stage.uid)
-            if told.table and not stage.writes:
-                with suppress(
-                    Exception
-                ):  # of a catalog, of whatever kind: the query runs, the program goes on
-                    provider, place = table_location(frame.sparkSession, told.table)
-                    stage = stage.model_copy(update={"sink": provider or stage.sink, "writes": place})
-                self._keep(stage)
-            self._say((f"stage {stage.uid}: {line_of(stage)}",))
+        if not _has_directory(stage):
+            self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
+            self._keep(None, in_place_of=stage.uid)
+            return
+        self._queries[StageUid(stage.uid)] = query
+        self._meters[StageUid(stage.uid)] = BatchMeter()
+        self._were_there.add(stage.uid)
+        self._directory.note_begun(stage.uid)
+        if told.table and not stage.writes:
+            with suppress(Exception):  # of a catalog, of whatever kind: the query runs, the program goes on
+                provider, place = table_location(frame.sparkSession, told.table)
+                stage = stage.model_copy(update={"sink": provider or stage.sink, "writes": place})
+            self._keep(stage, in_place_of=stage.uid)
+        self._say((f"stage {stage.uid}: {line_of(stage)}",))
 
     def _is_running(self, uid: StageUid) -> bool:
         if uid in self._starts:
@@ -377,6 +390,10 @@ class Attachment:
     def checkpoint(self) -> str:
         """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
         return self._attempt.confirmed(CheckpointRequest()).location.uri
+
+
+def _has_directory(stage: AttachedStage) -> bool:
+    return (Path(stage.checkpoint_location) / "metadata").exists()
 
 
 def _unseen(_attempt: ProgramAttempt) -> None:

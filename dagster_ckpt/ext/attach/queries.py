@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from dagster_ckpt.core.ids import LONGEST_NAME, stage_uid
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.attach.functions import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
 from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read, working_folder
@@ -64,16 +64,13 @@ class Queries:
     """Queries of one process, as they become stages; ``lasting``: folder for the directories that we give."""
 
     lasting: Path
-    _claimed: dict[str, object] = field(default_factory=dict)
-    """Functions of nameless queries, by their stages: another function is another query."""
+    _claimed: dict[str, tuple[object, list[object]]] = field(default_factory=dict)
+    """Code and bound values of the functions of queries without a place, by their stages: others are another query."""
 
     def described(
         self, frame: DataFrame, told: WriterNotes, *, program: AttachedProgram, running: Collection[str]
     ) -> Found:
-        """Return the query as a stage. ``running``: stages whose queries run.
-
-        Raises InvalidRequest for a name that another running query has.
-        """
+        """Return the query as a stage. ``running``: stages whose queries run."""
         spark = frame.sparkSession
         sink = told.format or str(spark.conf.get("spark.sql.sources.default", "parquet"))
         named = told.query_name or told.path or told.table or "a query"
@@ -96,7 +93,7 @@ class Queries:
         return self._as_stage(frame, told, location, AtStart(sink, program, running, folder, reads))
 
     def _as_stage(self, frame: DataFrame, told: WriterNotes, location: str, now: AtStart) -> Found:
-        likeness = "" if location or told.query_name else _likeness(frame, told, now.sink)
+        likeness = "" if location else _likeness(frame, told, now)
         uid, why = self._place(told, likeness, now) if likeness else _name(told, location, now)
         known = now.program.stage(uid)
         place = location or (known.checkpoint_location if known is not None else str(self.lasting / uid))
@@ -120,23 +117,40 @@ class Queries:
         return Found(stage, tuple(lines), gives_location=not location)
 
     def _place(self, told: WriterNotes, likeness: str, now: AtStart) -> tuple[str, str]:
-        """Return the stage of a nameless query: the one that is like it, else the next number."""
-        code = getattr(told.function, "__code__", None)
-        for stage in now.program.stages:
-            is_other = self._claimed.get(stage.uid, code) is not code
-            if stage.likeness == likeness and stage.uid not in now.running and not is_other:
-                uid = stage.uid
-                break
-        else:
-            number = 1
-            while now.program.stage(f"query-{number}") is not None:
-                number += 1
-            uid = f"query-{number}"
-        self._claimed[uid] = code
+        """Return the stage of a query without a place: the one that is like it, else its name or the next number."""
+        bound = (getattr(told.function, "__code__", None), bound_values(told.function))
+        like = (one for one in now.program.stages if one.likeness == likeness and one.uid not in now.running)
+        stage = next((one for one in like if self._may_be(one.uid, bound)), None)
+        name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
+        uid = self._free_name(name, now) if stage is None else stage.uid
+        self._claimed[uid] = bound
+        if uid == name:
+            return uid, ""
+        if name:
+            return uid, f", since the stage {name} writes elsewhere: give each a queryName of its own"
         return (
             uid,
             ", after its place in the program: give it a queryName, and it is known when it is changed",
         )
+
+    def _may_be(self, uid: str, bound: tuple[object, list[object]]) -> bool:
+        code, values = self._claimed.get(uid, bound)
+        return code is bound[0] and is_bound_alike(values, bound[1])
+
+    def _free_name(self, name: str, now: AtStart) -> str:
+        """Return a stage's name for a query that is like none there is; ``name``: its own, or empty."""
+        there = now.program.stage(name) if name else None
+        if name and (there is None or self._is_of_before(there, now)):
+            return name
+        number = 2 if name else 1
+        while now.program.stage(f"{name or 'query'}-{number}") is not None:
+            number += 1
+        return f"{name or 'query'}-{number}"
+
+    def _is_of_before(self, stage: AttachedStage, now: AtStart) -> bool:
+        """Tell whether a place was given to the query when likenesses of named ones were not kept."""
+        is_ours = Path(stage.checkpoint_location).parent == self.lasting
+        return is_ours and not stage.likeness and stage.uid not in now.running
 
 
 def local_place(text: str, folder: str) -> str | None:
@@ -153,18 +167,13 @@ def local_place(text: str, folder: str) -> str | None:
 
 
 def _name(told: WriterNotes, location: str, now: AtStart) -> tuple[str, str]:
-    """Return the stage's name, and how it came to that one; a directory is one stage, whatever its query is called.
-
-    Raises InvalidRequest where a name is given twice: their states would be taken for each other's.
-    """
+    """Return the stage's name, and how it came to that one; a directory is one stage, whatever its query is called."""
     known = now.program.at(location) if location else None
     if known is not None:
         return known.uid, ""
-    name = _as_name(told.query_name) if told.query_name else ""
+    name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
     there = now.program.stage(name) if name else None
-    if name and (there is None or not location or not _is_in_use(there)):
-        if name in now.running:
-            raise InvalidRequest(f"two running queries are named {name!r}: give each a queryName of its own")
+    if name and (there is None or not (_is_in_use(there) or name in now.running)):
         return name, ""
     parts = [_as_name(part) for part in Path(location).parts[1:]]
     taken = {stage.uid for stage in now.program.stages}
@@ -180,19 +189,26 @@ def _is_in_use(stage: AttachedStage) -> bool:
     return (Path(stage.checkpoint_location) / "metadata").exists()
 
 
-def _likeness(frame: DataFrame, told: WriterNotes, sink: str) -> str:
-    """Return a digest of what the query reads and computes, and where it writes."""
-    plan = _IDS.sub("", str(analyzed_plan(frame)))
-    function = getattr(told.function, "__qualname__", "")
-    text = "\n".join((plan, sink, told.output_mode, told.path, told.table, function))
-    return digest_bytes(text.encode()).checksum
+def _likeness(frame: DataFrame, told: WriterNotes, now: AtStart) -> str:
+    """Return a digest of what a query reads and where it writes; of one without a name also of what it computes."""
+    text = [now.sink, told.path, told.table, *lasting_values(told.function)]
+    if told.query_name:
+        text += [told.query_name, *(one for kind, options in now.reads for one in _read(kind, options, now))]
+    else:
+        plan = _IDS.sub("", str(analyzed_plan(frame)))
+        text += [plan, told.output_mode, str(getattr(told.function, "__qualname__", ""))]
+    return digest_bytes("\n".join(text).encode()).checksum
 
 
-def _as_name(text: str) -> str:
-    """Return a stage's name for whatever a program calls its query or directory: ``_checkpoints``, ``shared``."""
+def _as_name(text: str, *, is_exact: bool = False) -> str:
+    """Return a stage's name for whatever a program calls its query or directory: ``_checkpoints``, ``shared``.
+
+    ``is_exact``: names that differ stay different, such as two in Greek.
+    """
     name = _NO_NAME.sub("-", text).lstrip("-._").rstrip("-.") or "query"
-    if len(name) > LONGEST_NAME:
-        name = f"{name[: LONGEST_NAME - 9]}-{digest_bytes(name.encode()).checksum[-8:]}"
+    if len(name) > LONGEST_NAME or (is_exact and name != text):
+        mark = digest_bytes((text if is_exact else name).encode()).checksum[-8:]
+        name = f"{name[: LONGEST_NAME - 9]}-{mark}"
     return stage_uid("query-shared" if name == "shared" else name)
 
 

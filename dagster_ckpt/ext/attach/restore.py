@@ -47,6 +47,9 @@ from dagster_ckpt.version import __version__
 
 log = logging.getLogger("dagster_ckpt.attach")
 
+SPARKS_OWN = frozenset({"metadata", "offsets", "commits", "sources", "state"})
+"""Names that Spark has in a query's directory."""
+
 
 def was_interrupted(record: CoordinatorRecord | None) -> bool:
     """Tell whether a restore has begun to change things, and has not ended."""
@@ -210,20 +213,21 @@ class ProgramRestore:
         """Put the query's restored directory in the place of the one there is, which is kept until all is done."""
         stage = program.stage(uid)
         assert stage is not None, "the graph is made of these"
-        place = Path(stage.checkpoint_location)
+        place, kept = Path(stage.checkpoint_location).resolve(), self.directory.replaced / uid
         built = StageDirectory(self.directory.building / uid).query
         beside = place.with_name(f".{place.name}.restoring")
         shutil.rmtree(beside, ignore_errors=True)
+        _move_others(kept, place)  # of an exchange that was killed
         place.parent.mkdir(parents=True, exist_ok=True)
         if built.is_dir():
             shutil.move(built, beside)  # a copy where the query's directory is on another disk
         if place.exists():
-            kept = self.directory.replaced / uid
             shutil.rmtree(kept, ignore_errors=True)
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(place, kept)
         if beside.is_dir():
             beside.replace(place)
+        _move_others(kept, place)
         self.directory.link(stage)
 
     def _tell_others(self, program: AttachedProgram, restored: Mapping[StageUid, StageMatch]) -> None:
@@ -232,6 +236,14 @@ class ProgramRestore:
                 self.tell(f"stage {stage.uid} came later and reads no other: it stays as it is")
             elif not goes_back(stage) or stage.passing:
                 self.tell(f"stage {stage.uid}: {line_of(stage)}")
+
+
+def _move_others(kept: Path, place: Path) -> None:
+    """Leave in a query's directory what is not Spark's: a table, or the directory of another query."""
+    for one in kept.glob("*"):
+        if one.name not in SPARKS_OWN and not one.name.endswith(".crc"):
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.move(one, place / one.name)
 
 
 def _refuse_new_readers(program: AttachedProgram, restored: set[str], decision: Restore) -> None:

@@ -81,7 +81,12 @@ def may_remember(stage: AttachedStage) -> bool:
 
 
 def may_show(stage: AttachedStage, batch: BatchId | None) -> bool:
-    """Tell whether a reader may have seen rows of a batch that was begun and not committed."""
+    """Tell whether a reader may keep rows of a batch in which its query was stopped.
+
+    Where a sink is as exact as Spark the batch is written again: a reader has its rows twice, here as without us.
+    """
+    if stage.sink in _AS_EXACT_AS_SPARK:
+        return False
     if stage.sink in FILE_FORMATS and goes_back(stage):
         return batch is not None and _has(Path(stage.writes) / SINK_LOG, batch)
     return True

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -268,7 +269,9 @@ def test_whatever_a_program_calls_its_queries_and_directories_names_a_stage(
     assert uid("/lake/_checkpoints/orders") == "orders"
     assert uid("/mnt/shared/orders", taken=(stage("orders"),)) == "query-shared-orders"
     assert uid("/mnt/shared") == uid("/mnt/x", "shared") == "query-shared"
-    assert uid("/mnt/x", "_") == "query"
+    assert uid("/mnt/x", "orders") == "orders"
+    exact = [uid("/mnt/x", name) for name in ("_", "заказы", "订单", "orders/eu", "orders eu")]
+    assert len(set(exact)) == 5, "names that differ are other queries"
     long = [uid("/mnt/" + "x" * 120 + end) for end in ("a", "b")]
     assert len(set(long)) == 2
     assert {len(one) for one in long} == {100}
@@ -389,6 +392,10 @@ def test_stages_in_one_chain_run_in_epochs_and_are_restored(spark: SparkSession,
     assert shown(restore_from="chk-1") == expected_totals(2)
 
 
+def note(loaded: list[tuple[str, int]], name: str, rows: DataFrame, _: int) -> None:
+    loaded.append((name.upper(), rows.count()))
+
+
 def test_programs_as_they_are_found(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,6 +404,7 @@ def test_programs_as_they_are_found(
     put_orders(tmp_path, 0)
     orders = spark.readStream.schema("key string, amount long").json(str(tmp_path / "in"))
     seen: list[int] = []
+    loaded: list[tuple[str, int]] = []
     before = type(orders.writeStream).start
     attached = attach("found", base_dir=str(tmp_path / "ckpt"), interval="1 h")
     try:
@@ -414,6 +422,17 @@ def test_programs_as_they_are_found(
         put_orders(tmp_path, 1)
         every[0].trigger(availableNow=True).start().awaitTermination()  # again: from where it was stopped
         assert seen == [10, 10]
+        for name in ("a", "b", "a"):  # the same lines for each table, with no place: each table has all rows
+            each = orders.writeStream.foreachBatch(lambda rows, _, to=name: loaded.append((to, rows.count())))
+            each.queryName("each").trigger(availableNow=True).start().awaitTermination()
+            each = orders.writeStream.foreachBatch(partial(note, loaded, name))
+            each.trigger(availableNow=True).start().awaitTermination()
+        assert loaded == [(one, 20) for one in ("a", "A", "b", "B")]
+        with pytest.raises(Exception, match="already active"):  # Spark's own words
+            for _ in range(2):
+                orders.writeStream.format("noop").queryName("twice").start()
+        for query in spark.streams.active:
+            query.stop()
         for name in "ab":  # queries of one name in sequence, each with a directory of its own
             named = orders.writeStream.queryName("load").format("noop").trigger(availableNow=True)
             named.option("checkpointLocation", str(tmp_path / "loads" / name)).start().awaitTermination()
@@ -421,7 +440,8 @@ def test_programs_as_they_are_found(
         rate.trigger(availableNow=True).start().awaitTermination()
         uri = attached.savepoint("all of it")
         uids = sorted(one.uid for one in attached.stages)
-        assert uids == ["copy", "load", "load-b", "query-1", "query-2", "ticks"]
+        of_loops = ["each", "each-2", "query-3", "query-4", "twice"]
+        assert uids == ["copy", *of_loops[:2], "load", "load-b", "query-1", "query-2", *of_loops[2:4], "ticks", "twice"]
     finally:
         attached.detach()
     assert Path(unquote(urlsplit(uri).path), "_metadata").exists()
