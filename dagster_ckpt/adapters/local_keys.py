@@ -179,10 +179,10 @@ class LocalKeys:
 
     def _refuse_links(self, key: str) -> None:
         """Raise Corrupt where an object or one of its folders is a symbolic link."""
-        path = self._root
+        path = str(self._root)
         for part in filter(None, key.split("/")):
-            path = path / part
-            if path.is_symlink():
+            path = f"{path}/{part}"
+            if os.path.islink(path):
                 raise Corrupt(
                     f"{path} is a symbolic link, and checkpoint storage follows none below its folder {self._root}: "
                     "remove it, or name the place it leads to"

@@ -22,7 +22,6 @@ from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, Prog
 from dagster_ckpt.ext.attach.sinks import may_show, sink_cut
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
-from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable, read_query_id
 from dagster_ckpt.spark.snapshot.state_files import Vanished
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.streaming.background import ReusedThreads
@@ -157,11 +156,7 @@ class _Job:
 
     def _cut(self, note: Path) -> Cut:
         try:
-            query_id = read_query_id(self._query / "metadata")
-        except (FileNotFoundError, Unreadable):
-            query_id = ""  # what is wrong with it, the capture says
-        try:
-            sink = sink_cut(self.stage, self.batch, query_id=query_id, note=note)
+            sink = sink_cut(self.stage, self.batch, query=self._query, note=note)
         except Vanished as error:
             raise Declined(
                 f"stage {self.stage.uid}: the log of its sink changed while it was read: {error}"

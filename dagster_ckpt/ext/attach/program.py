@@ -72,22 +72,25 @@ class AttachedProgram(Record):
     def may_be_read(self, stage: AttachedStage) -> bool:
         """Tell whether a query may see rows of this one: by its plan, or since nobody knows where it writes."""
         is_unknown = not stage.writes and stage.sink in ("foreachBatch", "foreach")
-        return bool(self.readers_of(stage)) or (is_unknown and len(self.stages) > 1)
+        return (is_unknown and len(self.stages) > 1) or bool(self.readers_of(stage))
 
     def readers_first(self) -> list[AttachedStage]:
         """Return the stages so that each comes after all that read it; unknown writers as late as may be.
 
         Raises Declined where queries read each other's rows in a ring: no cut of one could hold for the others.
         """
-        placed: list[AttachedStage] = []
+        readers = {stage.uid: {one.uid for one in self.readers_of(stage)} for stage in self.stages}
+        unknown = {stage.uid for stage in self.stages if not stage.writes and self.may_be_read(stage)}
+        placed: dict[str, AttachedStage] = {}
         while len(placed) < len(self.stages):
-            waiting = [stage for stage in self.stages if stage not in placed]
-            ready = [s for s in waiting if all(reader in placed for reader in self.readers_of(s))]
+            waiting = [stage for stage in self.stages if stage.uid not in placed]
+            ready = [stage for stage in waiting if readers[stage.uid] <= placed.keys()]
             if not ready:
                 ring = ", ".join(sorted(stage.uid for stage in waiting))
                 raise Declined(f"the queries {ring} read each other's rows: they have no common cut")
-            placed.append(min(ready, key=lambda s: not s.writes and self.may_be_read(s)))
-        return placed
+            stage = min(ready, key=lambda s: s.uid in unknown)
+            placed[stage.uid] = stage
+        return list(placed.values())
 
 
 def _meet(written: str, read: Iterable[str]) -> bool:

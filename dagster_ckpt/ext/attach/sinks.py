@@ -24,6 +24,7 @@ from dagster_ckpt.errors import Corrupt, InvalidRequest, printable
 from dagster_ckpt.ext.attach.program import AttachedStage
 from dagster_ckpt.spark.directories import SINK_FOLDER
 from dagster_ckpt.spark.snapshot.capture import PlannedFile, log_up_to
+from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable, read_query_id
 from dagster_ckpt.spark.snapshot.state_files import Vanished
 
 FILE_FORMATS = frozenset({"parquet", "json", "csv", "orc", "text", "avro"})
@@ -92,14 +93,20 @@ def may_show(stage: AttachedStage, batch: BatchId | None) -> bool:
     return True
 
 
-def sink_cut(stage: AttachedStage, batch: BatchId | None, *, query_id: str, note: Path) -> OwnSinkCut:
+def sink_cut(stage: AttachedStage, batch: BatchId | None, *, query: Path, note: Path) -> OwnSinkCut:
     """Return the sink's part of a cut behind a committed batch; ``note``: a file that what is written down goes to.
+
+    ``query``: the directory of the stage's query.
 
     Raises Vanished where the sink's log changes meanwhile.
     """
     if not goes_back(stage):
         return OwnSinkCut(line_of(stage))
     if stage.sink == "delta":
+        try:
+            query_id = read_query_id(query / "metadata")
+        except (FileNotFoundError, Unreadable):
+            query_id = ""  # what is wrong with it, the capture says
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(DeltaPosition.now(Path(stage.writes), query_id, batch).model_dump_json())
         return OwnSinkCut(line_of(stage), (_planned(note, name=POSITION),))

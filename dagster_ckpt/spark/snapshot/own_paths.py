@@ -10,6 +10,7 @@ may be gone, or that another attempt writes to.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -33,14 +34,12 @@ _OPERATOR_METADATA = re.compile(r"query/(state/\d+)/_metadata/v2/(\d+)")
 
 def refuse_own_paths(root: Path, files: Iterable[PlannedFile]) -> None:
     """Raise Unreadable when a captured text that a restore cannot rewrite names the query's directory."""
-    query = StageDirectory(root).query
-    names = frozenset({f"{query}/", f"{query.resolve()}/"})
+    query = str(StageDirectory(root).query)
+    names = frozenset({f"{query}/", f"{os.path.realpath(query)}/"})
     for file in files:
         if file.kind not in _TEXTS or file.size > MAX_TEXT or _OPERATOR_METADATA.fullmatch(file.path):
             continue
-        path = root / file.path
-        seen = path.stat()
-        if _names(path, seen.st_mtime_ns, seen.st_ino, names):
+        if _names(f"{root}/{file.path}", file.stamp, names):
             raise Unreadable(
                 f"{file.path} names the directory it lies in, which a restore elsewhere does not have, and this "
                 "library does not know how to rewrite it: keep the stage's files outside its working directory"
@@ -48,8 +47,8 @@ def refuse_own_paths(root: Path, files: Iterable[PlannedFile]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _names(path: Path, _modified: int, _inode: int, names: frozenset[str]) -> bool:
-    content = path.read_bytes()
+def _names(path: str, _stamp: tuple[int, int] | None, names: frozenset[str]) -> bool:
+    content = Path(path).read_bytes()
     return any(name.encode() in content for name in names)
 
 

@@ -154,7 +154,7 @@ def _partitions_of(operator: str, present: list[int], commit: CommitRecord, shuf
 
 
 def _stores(root: Path, folder: str, operator: str, partition: int) -> list[_Store]:
-    with os.scandir(root / folder) as entries:
+    with os.scandir(f"{root}/{folder}") as entries:
         names = [e.name for e in entries if e.name[0] not in "_." and e.is_dir()]
     named = sorted(name for name in names if name not in ("SSTs", "logs"))
     return [
@@ -168,17 +168,17 @@ def _schema_files(
 ) -> Iterator[PlannedFile]:
     """Yield operator metadata and schemas; those numbered by a batch only up to ``batch``."""
     for name in ("_metadata", "_stateSchema"):
-        for where, _, names in os.walk(root / folder / name):
+        for where, _, names in os.walk(f"{root}/{folder}/{name}"):
             for file in names:
                 born = _BATCH_PREFIX.match(file)
                 if file.startswith(".") or (born and int(born[1]) > batch):
                     continue
-                path = f"{Path(where).relative_to(root).as_posix()}/{file}"
+                path = f"{where.removeprefix(f'{root}/')}/{file}"
                 yield planned(root, path, FileKind.STATE_SCHEMA, operator=operator, partition=partition)
 
 
 def _version_files(store: _Store) -> Iterator[_VersionFile]:
-    for name in os.listdir(store.root / store.folder):
+    for name in os.listdir(f"{store.root}/{store.folder}"):
         match = _VERSION_FILE.fullmatch(name)
         if match:
             yield _VersionFile(name, int(match["version"]), match["uid"], match["extension"])
