@@ -17,11 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.cli.context import Locations, StoreExpectation
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
-from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import Latest, Nothing
@@ -29,14 +27,13 @@ from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.cuts import LOOK_EVERY
-from dagster_ckpt.ext.attach.idle import DEFAULTS
+from dagster_ckpt.ext.attach.idle import DEFAULTS, program_deployment
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.queries import NO_PART, Queries, table_location
 from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, WriterPatch, refuse_connect
-from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.audit import NOBODY
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.spark.java.sessions import progress_since
@@ -98,16 +95,6 @@ def _launching_run(pipeline: PipelineId) -> LaunchingRun | None:
     from dagster_ckpt.pipes import LaunchingRun  # Dagster is not imported but for its runs
 
     return LaunchingRun.of_process(pipeline)
-
-
-def program_deployment(base_dir: str) -> tuple[Deployment, Path]:
-    """Return the deployment in a folder, and its folder of programs. Raises InvalidRequest."""
-    base = Path(local_folder(base_dir, setting="base_dir")).expanduser().absolute()
-    base.mkdir(parents=True, exist_ok=True)
-    deployment = Locations(base=str(base)).open(StoreExpectation.MAY_BEGIN)
-    migrate: Callable[[], None] = getattr(deployment.store, "migrate")  # noqa: B009 - of SQL stores
-    migrate()
-    return deployment, base / "programs"
 
 
 class Attachment:
@@ -255,7 +242,7 @@ class Attachment:
             found = self._described.described(frame, told, program=self._program, running=running)
             self._say(found.lines)
             if found.stage is None:
-                return {}, _unheard
+                return {}, lambda _query: None
             stage = self._with_known_place(found.stage, told)
             before = self._program.stage(stage.uid)
             self._starts.add(StageUid(stage.uid))
@@ -398,10 +385,6 @@ def _has_directory(stage: AttachedStage) -> bool:
 
 def _unseen(_attempt: ProgramAttempt) -> None:
     """Tell nobody: no run of Dagster's has launched the program."""
-
-
-def _unheard(_query: StreamingQuery | None) -> None:
-    """Leave a query alone that takes no part."""
 
 
 def _speak() -> None:

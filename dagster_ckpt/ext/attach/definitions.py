@@ -17,8 +17,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.attach.attachment import program_deployment
-from dagster_ckpt.ext.attach.idle import snapshot_of_idle
+from dagster_ckpt.ext.attach.idle import program_deployment, snapshot_of_idle
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 
 if TYPE_CHECKING:

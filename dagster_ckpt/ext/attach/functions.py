@@ -1,4 +1,4 @@
-"""What tells functions of one text apart: a loop over tables hands the same lines to each query, with other values."""
+"""Functions of one text, told apart by their values: a loop over tables hands the same lines to each query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOREIGN = frozenset({"builtins", "pyspark", "py4j", "logging", "threading"})
 
 
 def bound_values(function: object) -> list[object]:
-    """Return what a function is bound to: texts and numbers, and mappings, lists and sets as they are."""
+    """Return the values that a function is bound to: texts and numbers, and mappings, lists and sets as they are."""
     return list(_bound(function, DEPTH))
 
 

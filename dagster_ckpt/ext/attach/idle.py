@@ -1,11 +1,14 @@
-"""Snapshots of an attached program that does not run: its queries' directories are read as they lie."""
+"""Deployment of attached programs, and snapshots while one does not run: directories are read as they lie."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from dagster_ckpt.cli.context import Locations, StoreExpectation
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import Declined, NotFound
@@ -22,6 +25,16 @@ DEFAULTS = {
     "externalized_checkpoint_retention": "retain_on_cancellation",
 }
 """As the coordinator resource has them."""
+
+
+def program_deployment(base_dir: str) -> tuple[Deployment, Path]:
+    """Return the deployment in a folder, and its folder of programs. Raises InvalidRequest."""
+    base = Path(local_folder(base_dir, setting="base_dir")).expanduser().absolute()
+    base.mkdir(parents=True, exist_ok=True)
+    deployment = Locations(base=str(base)).open(StoreExpectation.MAY_BEGIN)
+    migrate: Callable[[], None] = getattr(deployment.store, "migrate")  # noqa: B009 - of SQL stores
+    migrate()
+    return deployment, base / "programs"
 
 
 def snapshot_of_idle(

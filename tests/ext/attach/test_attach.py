@@ -428,11 +428,11 @@ def test_programs_as_they_are_found(
             each = orders.writeStream.foreachBatch(partial(note, loaded, name))
             each.trigger(availableNow=True).start().awaitTermination()
         assert loaded == [(one, 20) for one in ("a", "A", "b", "B")]
+        twice = orders.writeStream.format("noop").queryName("twice")
+        running = twice.start()
         with pytest.raises(Exception, match="already active"):  # Spark's own words
-            for _ in range(2):
-                orders.writeStream.format("noop").queryName("twice").start()
-        for query in spark.streams.active:
-            query.stop()
+            twice.start()
+        running.stop()
         for name in "ab":  # queries of one name in sequence, each with a directory of its own
             named = orders.writeStream.queryName("load").format("noop").trigger(availableNow=True)
             named.option("checkpointLocation", str(tmp_path / "loads" / name)).start().awaitTermination()
@@ -440,8 +440,21 @@ def test_programs_as_they_are_found(
         rate.trigger(availableNow=True).start().awaitTermination()
         uri = attached.savepoint("all of it")
         uids = sorted(one.uid for one in attached.stages)
-        of_loops = ["each", "each-2", "query-3", "query-4", "twice"]
-        assert uids == ["copy", *of_loops[:2], "load", "load-b", "query-1", "query-2", *of_loops[2:4], "ticks", "twice"]
+        assert uids == sorted(
+            [
+                "copy",
+                "each",
+                "each-2",
+                "load",
+                "load-b",
+                "query-1",
+                "query-2",
+                "query-3",
+                "query-4",
+                "ticks",
+                "twice",
+            ]
+        )
     finally:
         attached.detach()
     assert Path(unquote(urlsplit(uri).path), "_metadata").exists()
