@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.checker.check import check
 
 Tables = Mapping[str, Iterable[Sequence[Any]]]
 
@@ -42,6 +45,33 @@ class Recorder:
     def _put(self, event: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"at": self.now(), **event}) + "\n")
+
+
+class Witness:
+    """Recorder of a test's inputs and of what its tables show; ``truth``: what they show once all of it is in them."""
+
+    def __init__(
+        self, path: Path, tables: Mapping[str, str], truth: Callable[[], Mapping[str, Counter[Any]]]
+    ):
+        self._recorder, self._truth = Recorder(path, tables), truth
+        self._before = truth()
+
+    def arrives(self) -> None:
+        """Record what is in the truth since the last input; its rows cannot be read yet."""
+        after = self._truth()
+        self._recorder.write({name: (after[name] - self._before[name]).elements() for name in after})
+        self._before = after
+
+    def sees(self, read: Callable[[], Mapping[str, Counter[Any]]], **more: Any) -> None:
+        """Read, and insist that nothing may not be seen; ``settled``: all that has arrived must be."""
+        began = self._recorder.now()
+        self._recorder.read(began, {name: rows.elements() for name, rows in read().items()}, **more)
+        found = check(self._recorder.events())
+        assert not found, [*map(str, found)]
+
+    def killed(self) -> None:
+        """Record that a process was ended, which must change nothing."""
+        self._recorder.did("kill")
 
 
 def _plain(tables: Tables) -> dict[str, list[list[Any]]]:

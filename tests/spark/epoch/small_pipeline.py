@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from dagster_ckpt import CheckpointedPipeline
+from tests.checker.record import Witness
 from tests.lab.pipelines import reads, sink, stage, wired
 from tests.tables import rows_in
 
@@ -34,14 +36,22 @@ class Feed:
         for name in ("orders", "customers"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
 
+    @cached_property
+    def witness(self) -> Witness:
+        """Who records what arrives, and what readers see."""
+        return Witness(self.folder / "history.jsonl", {"lines": "append", "totals": "keyed"}, self._truth)
+
     def customer(self, name: str, country: str) -> None:
-        self._put("customers", [{"name": name, "country": country}])
-        self.customers.append({"name": name, "country": country})
+        self._arrive("customers", self.customers, [{"name": name, "country": country}])
 
     def order(self, *rows: tuple[str, int]) -> None:
-        made = self._made(rows)
-        self._put("orders", made)
-        self.orders.extend(made)
+        self._arrive("orders", self.orders, self._made(rows))
+
+    def _arrive(self, name: str, known: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+        witness = self.witness
+        known.extend(rows)
+        witness.arrives()
+        self._put(name, rows)
 
     def with_order(self, *rows: tuple[str, int]) -> Feed:
         """Return what it will be once these orders are put there."""
@@ -74,6 +84,14 @@ class Feed:
         """Insist that the tables of the shop hold just what has arrived."""
         assert read_lines(tables) == self.expected_lines()
         assert read_totals(tables) == self.expected_totals()
+
+    def killed(self, tables: Path) -> None:
+        """Insist that a reader sees nothing wrong in the tables of a shop whose process was ended."""
+        self.witness.killed()
+        self.witness.sees(lambda: {"lines": read_lines(tables), "totals": _as_rows(read_totals(tables))})
+
+    def _truth(self) -> dict[str, Counter[Any]]:
+        return {"lines": self.expected_lines(), "totals": _as_rows(self.expected_totals())}
 
     def expected_totals(self) -> dict[str, tuple[int, int]]:
         totals: dict[str, tuple[int, int]] = {}
@@ -173,6 +191,10 @@ def shop_in(folder: Path) -> CheckpointedPipeline:
 
 SHOP_IN = f"{__name__}:{shop_in.__name__}"
 """The same for a process of its own."""
+
+
+def _as_rows(totals: dict[str, tuple[int, int]]) -> Counter[Any]:
+    return Counter((key, *values) for key, values in totals.items())
 
 
 def read_lines(tables: Path) -> Counter[tuple[int, str]]:

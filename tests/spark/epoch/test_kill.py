@@ -50,7 +50,7 @@ def test_a_run_killed_at_one_point_after_the_other_is_made_good_by_the_next_one(
     for point in third(POINTS):
         for _ in range(6 if point.times > 1 else 2):  # two to a batch
             feed.order(("ann", 3), ("bob", 4))
-        _run_and_kill(point, tmp_path, lab, lab.record(pipeline))
+        _run_and_kill(point, tmp_path, lab, feed, lab.record(pipeline))
 
     lab.succeeds(pipeline)
     feed.check(lab.tables)
@@ -69,7 +69,7 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
         for _ in range(6 if point.times > 1 else 2):
             feed.order(("ann", 3), ("ann", 4))
         before = lab.record(pipeline)
-        _run_and_kill(point, tmp_path, lab, before, warm_engine=str(engine))
+        _run_and_kill(point, tmp_path, lab, feed, before, warm_engine=str(engine))
     log = engine / "engine.log"
     wait_until(
         lambda: log.read_text().count("its borrower ended without giving it back") == len(points),
@@ -80,7 +80,9 @@ def test_runs_killed_on_a_warm_engine_are_made_good_by_the_next_one(tmp_path: Pa
     feed.check(lab.tables)
 
 
-def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecord, **options: str) -> None:
+def _run_and_kill(
+    point: Point, folder: Path, lab: Lab, feed: Feed, before: CoordinatorRecord, **options: str
+) -> None:
     """Start a run after the one ``before`` tells of, and kill it at a point; it restores what the last kill left."""
     pattern = point.pattern.format(epoch=before.epoch + 1, checkpoint=before.next_id)
     wanted = point.times + (len(list(lab.folder.glob(pattern))) if point.more else 0)
@@ -89,3 +91,4 @@ def _run_and_kill(point: Point, folder: Path, lab: Lab, before: CoordinatorRecor
         return len(list(lab.folder.glob(pattern))) >= wanted
 
     kill_epoch_when(folder, SHOP_IN, reached, point.name, **options)
+    feed.killed(lab.tables)

@@ -6,10 +6,12 @@ import json
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dagster_ckpt import CheckpointedPipeline
+from tests.checker.record import Witness
 from tests.lab.pipelines import sink, source, stage, wired
 from tests.tables import rows_in
 
@@ -28,10 +30,22 @@ class Numbers:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
 
+    @cached_property
+    def witness(self) -> Witness:
+        """Who records what arrives, and what readers see of the totals."""
+        path = self.folder.with_name(f"{self.folder.name}-history.jsonl")
+        return Witness(path, {"totals": "keyed"}, lambda: _as_rows(expected_totals(self.count)))
+
+    def sees(self, tables: Path, **more: bool) -> None:
+        """Insist that a reader sees nothing wrong in the totals; ``settled``: nor anything missing."""
+        self.witness.sees(lambda: _as_rows(read_totals(tables)), **more)
+
     def put(self, rows: int) -> None:
         """Let one more file arrive."""
+        witness = self.witness
         numbers = range(self.count, self.count + rows)
         self.count += rows
+        witness.arrives()
         self._files += 1
         temporary = self.folder.parent / f".{self.folder.name}-{self._files}"
         temporary.write_text("\n".join(json.dumps({"n": n, "key": f"k{n % KEYS}"}) for n in numbers))
@@ -121,6 +135,10 @@ def read_totals(tables: Path) -> dict[str, tuple[int, int]]:
     found = rows_in(tables / "totals")
     assert len({row["key"] for row in found}) == len(found), "a key is in the table twice"
     return {row["key"]: (row["total"], row["times"]) for row in found}
+
+
+def _as_rows(totals: dict[str, tuple[int, int]]) -> dict[str, Counter[Any]]:
+    return {"totals": Counter((key, *values) for key, values in totals.items())}
 
 
 def expected_rows(count: int) -> Counter[tuple[int, str]]:
