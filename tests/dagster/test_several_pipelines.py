@@ -24,6 +24,7 @@ CHECKS = (
     "checkpoint_verified",
     "checkpoint_restorable",
     "checkpoint_horizon",
+    "late_rows",
 )
 
 

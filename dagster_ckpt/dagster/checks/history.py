@@ -15,7 +15,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import COMPLETED
-from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
 from dagster_ckpt.core.supervision.alarms import AlarmFacts, FailureStreak, age_of, failure_streak
 from dagster_ckpt.core.units import counted
@@ -23,6 +23,7 @@ from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.reports.asset import (
     AGE_CHECK,
     HORIZON_CHECK,
+    LATE_CHECK,
     SUCCEEDED_CHECK,
     checkpoints_asset_key,
 )
@@ -50,18 +51,21 @@ def build_succeeded_check(pipeline: PipelineId) -> dg.AssetChecksDefinition:
 
 
 def build_condition_checks(pipeline: CheckpointedPipeline) -> Iterator[dg.AssetChecksDefinition]:
-    """Yield a check for each condition on rows; runs report it, executing it reads the history."""
+    """Yield a check for each condition on rows, and one for late rows; executing it reads the history."""
     for name, (uid, sql) in condition_checks(pipeline).items():
-        yield _condition_check(pipeline, name, uid, sql)
+        meant = f"Rows of stage `{uid}` meet `{sql}`: those of the newest checkpoint, within `at_most`."
+        yield _check_of_rows(pipeline, condition_asset_key(pipeline, uid), name, meant)
+    meant = "No watermark dropped a row since the checkpoint before, unless its stage keeps late ones."
+    yield _check_of_rows(pipeline, checkpoints_asset_key(pipeline.name), LATE_CHECK, meant)
 
 
-def _condition_check(
-    pipeline: CheckpointedPipeline, name: str, uid: StageUid, sql: str
+def _check_of_rows(
+    pipeline: CheckpointedPipeline, asset: dg.AssetKey, name: str, meant: str
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=condition_asset_key(pipeline, uid),
+        asset=asset,
         name=name,
-        description=f"Rows of stage `{uid}` meet `{sql}`: those of the newest checkpoint, within `at_most`.",
+        description=meant,
         required_resource_keys=own_keys(pipeline.name, [COORDINATOR_KEY]),
     )
     def condition(context) -> dg.AssetCheckResult:  # type: ignore[no-untyped-def]

@@ -29,6 +29,7 @@ VERIFIED_CHECK = "checkpoint_verified"
 RESTORABLE_CHECK = "checkpoint_restorable"
 AGE_CHECK = "checkpoint_age"
 HORIZON_CHECK = "checkpoint_horizon"
+LATE_CHECK = "late_rows"
 UNPUBLISHED = "not_published"
 """Metadata of a completed checkpoint whose tables do not show its rows yet."""
 

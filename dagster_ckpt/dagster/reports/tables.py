@@ -20,6 +20,7 @@ from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.launchpad import CodeLocation, launchpad_link
 from dagster_ckpt.dagster.names import CARE_OP, PIPELINE_TAG, CareAction, care_job_name
+from dagster_ckpt.dagster.reports.asset import LATE_CHECK, checkpoints_asset_key
 
 if TYPE_CHECKING:
     from dagster_ckpt.operations.readers.blue_green import Swapped
@@ -225,7 +226,7 @@ def condition_evaluations(
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield an evaluation of each condition: red where more rows of the checkpoint broke it than may.
 
-    ``metrics``: of the checkpoint's stages, by uid.
+    And one of its late rows: red where a watermark dropped some that nobody has. ``metrics``: of its stages, by uid.
     """
     from dagster_ckpt.spark.snapshot.row_counts import is_beyond
 
@@ -245,12 +246,22 @@ def condition_evaluations(
                 "at_most": limit or "any number",
             },
         )
+    late = {
+        str(uid): one.rows_late for uid, one in metrics.items() if one.rows_late and not one.rows_late_kept
+    }
+    yield dg.AssetCheckEvaluation(
+        asset_key=checkpoints_asset_key(pipeline.name),
+        check_name=LATE_CHECK,
+        passed=not late,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"checkpoint": checkpoint, "rows": sum(late.values()), "stages": late},
+    )
 
 
 def condition_asset_key(pipeline: CheckpointedPipeline, uid: StageUid) -> dg.AssetKey:
     """Return the asset whose checks a stage's conditions are: its quarantine, or else the checkpoints."""
     has_table = pipeline.authored.stages[uid].table is not None
-    return table_asset_key(pipeline, uid) if has_table else dg.AssetKey([pipeline.name, "checkpoints"])
+    return table_asset_key(pipeline, uid) if has_table else checkpoints_asset_key(pipeline.name)
 
 
 def _limit(pipeline: CheckpointedPipeline, uid: StageUid) -> str:

@@ -144,11 +144,16 @@ def refuse_impossible(whose: str, conditions: Sequence[Condition], frame: DataFr
     """Raise InvalidRequest for a condition that Spark cannot ask of these rows, before there are any."""
     from pyspark.errors import PySparkException
 
+    taken = next((name for name in frame.columns if name.lower() in (VERDICT, UNPARSED)), "")
+    if taken:
+        raise InvalidRequest(
+            f"{whose} returns a column {taken!r}, which its verdicts have: give it another name"
+        )
     for one in conditions:
         try:
-            frame.where(f"({one.sql}\n)")
+            frame.where(one.sql).where(f"({one.sql}\n)")  # alone, too: brackets may be of two conditions
         except PySparkException as error:
-            condition, message = error.getCondition(), str(error).partition("\n")[0]
+            condition, message = error.getCondition(), str(error).strip().partition("\n")[0]
             said = message.removeprefix(f"[{condition}] ").partition(" SQLSTATE")[0].rstrip(". ;")
             raise InvalidRequest(
                 f"{whose} expects {one.sql!r}, which Spark cannot ask of its rows: {said}"

@@ -47,12 +47,16 @@ class Branch:
 
 def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path, start_mode: StartMode) -> Branch:
     """Return the branch that ends in a sink. Raises NotFound, InvalidRequest where it cannot be rebuilt alone."""
-    authored = _begun(pipeline.authored, start_mode)
+    authored = pipeline.authored
+    begun = {
+        one: stage if authored.upstream[one] else replace(stage, fn=start_mode.begun(stage.fn))
+        for one, stage in authored.stages.items()
+    }
+    authored = replace(authored, stages=begun)
     stage = authored.stages.get(StageUid(uid))
     if stage is None:
-        raise NotFound(
-            f"pipeline {pipeline.name!r} has no stage {uid!r}: it has {', '.join(authored.stages)}"
-        )
+        there = ", ".join(authored.stages)
+        raise NotFound(f"pipeline {pipeline.name!r} has no stage {uid!r}: it has {there}")
     for why in why_not_alone(authored, stage.uid):
         raise InvalidRequest(why)
     assert stage.table is not None
@@ -60,12 +64,12 @@ def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path, start_m
     folder = table_dir / REBUILT / f"{pipeline.name}.{uid}" / _digest_of(authored, members)
     sink = replace(stage, to=None, asset="", table=replace(stage.table, name=uid))
     stages = {one: authored.stages[one] for one in members} | {stage.uid: sink}
-    reads = {one: each.reads and each.reads.of_fork() for one, each in stages.items()}
+    apart = {one: replace(each, reads=each.reads and each.reads.of_fork()) for one, each in stages.items()}
     alone = replace(
         authored,
         name=pipeline_id(f"{pipeline.name}_rebuilds_{uid}"),
         previous_names=(),
-        stages={one: replace(each, reads=reads[one]) for one, each in stages.items()},
+        stages=apart,
         upstream={one: authored.upstream[one] for one in members},
         table_dir=str(folder / "tables"),
         hooks=(),
@@ -74,15 +78,6 @@ def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path, start_m
         forked_from=None,
     )
     return Branch(uid=stage.uid, members=members, pipeline=alone, folder=folder, start_mode=start_mode)
-
-
-def _begun(pipeline: CheckpointedPipeline, start_mode: StartMode) -> CheckpointedPipeline:
-    """Return the pipeline with sources that begin in a start mode."""
-    stages = {
-        uid: stage if pipeline.upstream[uid] else replace(stage, fn=start_mode.begun(stage.fn))
-        for uid, stage in pipeline.stages.items()
-    }
-    return replace(pipeline, stages=stages)
 
 
 def why_not_alone(pipeline: CheckpointedPipeline, uid: StageUid) -> Iterator[str]:
@@ -146,6 +141,5 @@ def _digest_of(pipeline: CheckpointedPipeline, members: Sequence[StageUid]) -> s
         return f"once-{secrets.token_hex(6)}"
     stages = [pipeline.stages[uid] for uid in members]
     said = [(one.uid, one.output_mode, one.partitions, one.table and one.table.key) for one in stages]
-    return hashlib.sha256(
-        repr((digests, said, [pipeline.upstream[uid] for uid in members])).encode()
-    ).hexdigest()[:12]
+    text = repr((digests, said, [pipeline.upstream[uid] for uid in members]))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

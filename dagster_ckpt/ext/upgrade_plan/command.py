@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_opt
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.ids import PipelineId, pipeline_id
+from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
@@ -23,16 +24,15 @@ from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in
 
 def headline(plan: UpgradePlan) -> str:
     """Return the verdict in one sentence."""
-    worst, of = plan.verdict, f"pipeline {plan.pipeline} from {plan.snapshot}"
-    match worst:
+    of = f"pipeline {plan.pipeline} from {plan.snapshot}"
+    match plan.verdict:
         case StageVerdict.REFUSED:
             return f"This code cannot go on: {of} would be refused"
         case StageVerdict.UNKNOWN:
             return f"Whether this code goes on cannot be told: {of}"
         case StageVerdict.GOES_ON | StageVerdict.WAITS | StageVerdict.REDISTRIBUTED:
             return f"This code goes on: {of}"
-        case _:
-            return f"This code goes on, and something changes: {of}"
+    return f"This code goes on, and something changes: {of}"
 
 
 def as_markdown(plan: UpgradePlan) -> str:
@@ -63,11 +63,9 @@ def _tables(plan: UpgradePlan) -> Iterator[tuple[str, tuple[str, ...], list[tupl
     stages = [(stage.uid, stage.verdict.value, "; ".join(stage.why)) for stage in plan.stages]
     yield "stages", ("stage", "verdict", "why"), list(stages)
     if plan.sources:
-        sources = [(source.stage, source.source, source.reads_on) for source in plan.sources]
-        yield "sources", ("stage", "source", "reads on"), list(sources)
+        yield "sources", ("stage", "source", "reads on"), list(map(astuple, plan.sources))
     if plan.sinks:
-        sinks = [(sink.stage, sink.table, sink.becomes) for sink in plan.sinks]
-        yield "sinks", ("stage", "table", "becomes"), list(sinks)
+        yield "sinks", ("stage", "table", "becomes"), list(map(astuple, plan.sinks))
 
 
 def _cell(text: str) -> str:
@@ -115,29 +113,24 @@ def plan(
     assert declared is not None
     options = RestoreOptions(allow_non_restored_state=allow_non_restored_state)
     settings = (*_zone_of(facts), *session_settings_in(code), *conf)
-    with (
-        started(master, settings) as spark,
-        tempfile.TemporaryDirectory(prefix="dagster-ckpt-plan-") as scratch,
-    ):
+    with started(master, settings) as spark, tempfile.TemporaryDirectory() as scratch:
         found = plan_upgrade(facts, declared, spark, Path(scratch), options)
     work.output.result(found)
     if markdown:
         click.echo(as_markdown(found), nl=False)
     else:
         show(work.output, found)
-    return (
-        ExitCode.TROUBLE if found.verdict in (StageVerdict.REFUSED, StageVerdict.UNKNOWN) else ExitCode.FINE
-    )
+    is_trouble = found.verdict in (StageVerdict.REFUSED, StageVerdict.UNKNOWN)
+    return ExitCode.TROUBLE if is_trouble else ExitCode.FINE
 
 
 def _facts(work: Invocation, against: str, pipeline: str) -> ExportedFacts:
     if Path(against).is_file():
         return facts_in(Path(against))
     if against.endswith(".json"):
-        raise InvalidRequest(
-            f"{against} is not there: write it with dagster-ckpt export SNAPSHOT {against} --facts"
-        )
-    named: PipelineId | None = pipeline_id(pipeline) if pipeline else None
+        write = f"dagster-ckpt export SNAPSHOT {against} --facts"
+        raise InvalidRequest(f"{against} is not there: write it with {write}")
+    named = pipeline_id(pipeline) if pipeline else None
     return facts_of_found(work.deployment, find_snapshot(work.deployment, against, named))
 
 

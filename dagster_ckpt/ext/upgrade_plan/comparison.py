@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.ext.upgrade_plan.stand_ins import StandIns
-from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict
+from dagster_ckpt.ext.upgrade_plan.verdicts import Findings, StageVerdict
 from dagster_ckpt.operations.snapshots.plan_facts import StageFacts
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of
@@ -17,8 +17,6 @@ from dagster_ckpt.spark.plan.rules import why_not
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["PlanComparison"]
 
 
 def _variables(facts: PlanFacts, other: PlanFacts) -> list[str]:
@@ -42,7 +40,7 @@ class PlanComparison:
     said: StageFacts
     goes_on: bool
     stand_ins: StandIns
-    found: dict[StageVerdict, list[str]]
+    found: Findings
 
     def __call__(
         self,
@@ -58,14 +56,14 @@ class PlanComparison:
         """Note what the comparison finds, and write the facts down for the query's readers."""
         now = facts_of(frame, output_mode=output_mode, stages=stages, functions=functions)
         if now is None:
-            self._note(StageVerdict.UNKNOWN, "Spark does not show its plan")
+            self.found[StageVerdict.UNKNOWN].append("Spark does not show its plan")
             return
         now.write(directory)
         if not self.goes_on:
             return
         before = PlanFacts.of(self.said.plan, renamed)
         if not before.written_by:
-            self._note(StageVerdict.UNKNOWN, "the snapshot holds no facts of its plan")
+            self.found[StageVerdict.UNKNOWN].append("the snapshot holds no facts of its plan")
             return
         now = self._as_it_would_be(before, now)
         self._ask_rules(uid, before, now)
@@ -74,12 +72,11 @@ class PlanComparison:
 
     def _as_it_would_be(self, before: PlanFacts, now: PlanFacts) -> PlanFacts:
         """Return the facts with the sources that stand-ins stand for, and variables where nobody can be asked."""
-        real = self.stand_ins.real_names(now.sources)
+        real = [self.stand_ins.names.get(name, name) for name in now.sources]
         if real != list(now.sources):
             if any(before.source_options):
-                self._note(
-                    StageVerdict.UNKNOWN,
-                    "several of its sources have one name, and are out of reach here: their options are not compared",
+                self.found[StageVerdict.UNKNOWN].append(
+                    "several of its sources have one name, and are out of reach here: their options are not compared"
                 )
             now = replace(now, sources=real, source_options=before.source_options)
         return now if now.variables is not None else replace(now, variables=before.variables)
@@ -87,39 +84,30 @@ class PlanComparison:
     def _ask_rules(self, uid: StageUid, before: PlanFacts, now: PlanFacts) -> None:
         why = why_not(replace(before, written_by=now.written_by), now)
         if why and before.written_by != now.written_by:
-            self._note(
-                StageVerdict.UNKNOWN, f"two versions of Spark may write one plan in two ways, and: it {why}"
-            )
+            either = f"two versions of Spark may write one plan in two ways, and: it {why}"
+            self.found[StageVerdict.UNKNOWN].append(either)
         elif why:
-            self._note(StageVerdict.REFUSED, f"stage {uid!r} {why}")
+            self.found[StageVerdict.REFUSED].append(f"stage {uid!r} {why}")
         if before.written_by != now.written_by:
-            self._note(
-                StageVerdict.MEANING,
+            self.found[StageVerdict.MEANING].append(
                 f"its plan was written by {before.written_by}, and is by {now.written_by} now: Spark itself decides "
-                "whether it reads the state",
+                "whether it reads the state"
             )
 
     def _note_left_to_the_run(self, before: PlanFacts, now: PlanFacts) -> None:
         for what, of, done in _LEFT_TO_THE_RUN:
             was, are = list(of(before, now)), list(of(now, before))
             if was and was != are:
-                some = (("lost", was, are), ("gained", are, was))
-                changes = [
-                    f"{verb} {'; '.join(those)}"
-                    for verb, mine, others in some
-                    if (those := [one for one in mine if one not in others])
-                ]
+                lost, gained = (
+                    "; ".join(one for one in a if one not in b) for a, b in ((was, are), (are, was))
+                )
+                changes = [f"{verb} {those}" for verb, those in (("lost", lost), ("gained", gained)) if those]
                 change = " and ".join(changes) or "changed places"
-                self._note(StageVerdict.UNKNOWN, f"its {what} have {change}: {done} where it runs")
+                self.found[StageVerdict.UNKNOWN].append(f"its {what} have {change}: {done} where it runs")
 
     def _note_meaning(self, before: PlanFacts, now: PlanFacts) -> None:
         if before.functions is None:
-            self._note(StageVerdict.MEANING, "the snapshot holds no digest of its code")
+            self.found[StageVerdict.MEANING].append("the snapshot holds no digest of its code")
         elif changed := may_mean_another(before.functions, now.functions or {}):
-            self._note(
-                StageVerdict.MEANING,
-                f"the code of {', '.join(changed)} is another one: rows may mean other things",
-            )
-
-    def _note(self, verdict: StageVerdict, why: str) -> None:
-        self.found.setdefault(verdict, []).append(why)
+            others = f"the code of {', '.join(changed)} is another one: rows may mean other things"
+            self.found[StageVerdict.MEANING].append(others)

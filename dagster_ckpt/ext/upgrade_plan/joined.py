@@ -50,8 +50,8 @@ class JoinedSavepoint:
     own: Sink
     """The branch's, which has them."""
     spark: SparkSession
-    shows: Callable[[StageUid], int | None]
-    """Returns the checkpoint that a sink of the pipeline shows."""
+    opened: Callable[[StageUid], Sink]
+    """Returns a sink of the pipeline."""
     step: Callable[[str], None]
     old: StoredSnapshot
     new: StoredSnapshot
@@ -103,11 +103,10 @@ class JoinedSavepoint:
         }
         replaced = {uid for uid, stages in ran.items() if names.intersection(stages)}
         for uid in sorted(replaced):
-            both = [one for one in ran[uid] if one in stay and one not in names]
-            if both:
+            for one in (one for one in ran[uid] if one in stay and one not in names):
                 raise InvalidRequest(
-                    f"{uid!r} ran as one query with {both[0]!r}, whose state is to stay: run the pipeline once with "
-                    f"chain=False for {both[0]!r}, and rebuild then"
+                    f"{uid!r} ran as one query with {one!r}, whose state is to stay: run the pipeline once with "
+                    f"chain=False for {one!r}, and rebuild then"
                 )
         return frozenset(replaced)
 
@@ -116,12 +115,10 @@ class JoinedSavepoint:
         entries = self.old.entries(stage)
         if stage.table is None or not stage.table.prepared:
             return stage, entries
-        pipeline = self.pipeline.authored
-        uid = next((uid for uid, one in pipeline.stages.items() if stage.uid in one.names), None)
-        if uid is None or pipeline.stages[uid].table is None:
-            return stage, entries
-        head = self.shows(uid)
-        if head != self.old.metadata.number_at_sinks:
+        with_table = {uid: one for uid, one in self.pipeline.authored.stages.items() if one.table is not None}
+        uid = next((uid for uid, one in with_table.items() if stage.uid in one.names), None)
+        head = None if uid is None else _shown(self.opened(uid))
+        if head is None or head != self.old.metadata.number_at_sinks:
             return stage, entries
         shown = stage.table.model_copy(update={"head": head, "prepared": ()})
         return stage.model_copy(update={"table": shown}), _without(entries, f"{PREPARED}/")
@@ -136,7 +133,7 @@ class JoinedSavepoint:
         batches = self._staged(last, scratch)
         numbers = tuple(batch.batch_id for batch in batches)
         table = TableSnapshot(
-            uri=sink.place, head=self._shown() if batches else None, prepared=numbers, sink=sink.kind
+            uri=sink.place, head=_shown(sink) if batches else None, prepared=numbers, sink=sink.kind
         )
         self._refuse_impossible(sink, table, batches)
         stages = []
@@ -161,23 +158,17 @@ class JoinedSavepoint:
             key=key.removeprefix(f"{self.folder}/"),
         )
 
-    def _shown(self) -> CheckpointId | None:
-        """Return the checkpoint whose rows the sink shows: the rebuilt ones are put in their place."""
-        position = self.sink.position()
-        return None if position is None or position.head is None else CheckpointId(position.head)
-
     def _staged(self, last: StageSnapshot, scratch: Path) -> list[PreparedBatch]:
         """Stage the branch's rows for the pipeline's table, as one batch that nobody sees and that replaces all."""
         if last.batch_id is None or last.table is None:
             return []
         if last.table.set_aside:
-            raise InvalidRequest(
-                f"the table of the branch could not show all rows: begin {self.branch.uid!r} again"
-            )
+            again = f"begin {self.branch.uid!r} again"
+            raise InvalidRequest(f"the table of the branch could not show all rows: {again}")
         cut = cut_of(self.new, last, last.table)
         if cut.snapshot.head is not None or cut.batches:
             rows = self.own.rows(cut).to_spark(self.spark)
-        elif self._shown() is not None:
+        elif _shown(self.sink) is not None:
             rows = self.sink.rows().to_spark(self.spark).limit(0)
         else:
             return []
@@ -214,6 +205,12 @@ class JoinedSavepoint:
                 "labels": {**old.labels, REBUILT_LABEL: str(self.branch.uid)},
             }
         )
+
+
+def _shown(sink: Sink) -> CheckpointId | None:
+    """Return the checkpoint whose rows a sink shows."""
+    position = sink.position()
+    return None if position is None or position.head is None else CheckpointId(position.head)
 
 
 def _without(entries: Sequence[FileEntry], folder: str) -> list[FileEntry]:

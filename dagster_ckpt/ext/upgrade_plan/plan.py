@@ -32,7 +32,7 @@ from dagster_ckpt.ext.upgrade_plan.branch import why_not_alone
 from dagster_ckpt.ext.upgrade_plan.comparison import PlanComparison
 from dagster_ckpt.ext.upgrade_plan.stand_ins import NotAtHand, StandIns
 from dagster_ckpt.ext.upgrade_plan.verdicts import (
-    WORST_FIRST,
+    Findings,
     SinkPlan,
     SourcePlan,
     StagePlan,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
-
+_LONGEST_OFFSET = 60
 _OF_A_PROGRAM = (
     "program {0} starts its queries itself, so nothing but Spark looks at their plans, at the types of state alone: "
     "dagster-ckpt adopt FILE.py -p {0} shows it with decorators, of which a plan tells"
@@ -74,14 +74,17 @@ def plan_upgrade(
     metadata = facts.metadata
     if pipeline.program:
         said = (_OF_A_PROGRAM.format(pipeline.name),)
-        queries = [StagePlan(uid=one.uid, verdict=StageVerdict.UNKNOWN, why=said) for one in metadata.stages]
+        queries = (StagePlan(uid=one.uid, verdict=StageVerdict.UNKNOWN, why=said) for one in metadata.stages)
         return UpgradePlan(str(pipeline.name), facts.snapshot, refusals=(), stages=tuple(queries))
     try:
         chains = kept_chains(pipeline.graph, metadata.chains)
     except InvalidRequest as error:  # no stage of it is a query of the snapshot's
         return UpgradePlan(str(pipeline.name), facts.snapshot, refusals=(str(error),))
     graph = with_kept_chains(pipeline.graph, metadata.chains)
-    refusals = list(_refused(facts, graph, options))
+    is_own = metadata.pipeline in (graph.pipeline, *graph.previous_names)
+    asked = options.model_copy(update={"restore_from": At(facts.uri), "fork": not is_own})
+    known = RestoreFacts(pipeline=graph.pipeline)
+    refusals = list(restore_refusals(known, facts.uri, metadata, asked, graph))
     matched = match_stages(graph, metadata, non_restored=NonRestoredState.SKIP)
     refusals += [why for match in matched.matches if (why := other_inputs(match))]
     refusals += late_readers(graph, matched, pipeline)
@@ -105,13 +108,6 @@ def plan_upgrade(
     )
 
 
-def _refused(facts: ExportedFacts, graph: PipelineGraph, options: RestoreOptions) -> Iterator[str]:
-    is_own = facts.metadata.pipeline in (graph.pipeline, *graph.previous_names)
-    asked = options.model_copy(update={"restore_from": At(facts.uri), "fork": not is_own})
-    known = RestoreFacts(pipeline=graph.pipeline)
-    return restore_refusals(known, facts.uri, facts.metadata, asked, graph)
-
-
 class _NoResources:
     """Dagster resources of a plan: a stage that needs them cannot be planned."""
 
@@ -121,7 +117,7 @@ class _NoResources:
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
-    """Plans the queries of a pipeline, inputs before their readers."""
+    """Planner of the queries of a pipeline, inputs before their readers."""
 
     facts: ExportedFacts
     pipeline: CheckpointedPipeline
@@ -137,23 +133,32 @@ class _Planner:
         said = StageFacts() if match is None else self.facts.stages.get(match.snapshot.uid, StageFacts())
         if match is not None and (match.part is not None or match.joined is not None):
             said = said.model_copy(update={"plan": {}})  # that was of a query which read other things
-        found: dict[StageVerdict, list[str]] = {} if match else {StageVerdict.EMPTY: []}
-        behind = [str(one) for one in self.pipeline.upstream[uid] if one in self._unknown]
+        found = Findings()
+        behind = [one for one in self.pipeline.upstream[uid] if one in self._unknown]
         if behind:
+            found[StageVerdict.UNKNOWN].append(f"its input {behind[0]} has no columns here")
             self._unknown.add(uid)
-            found.setdefault(StageVerdict.UNKNOWN, []).append(f"its input {behind[0]} has no columns here")
+        elif (frame := self._planned(spark, uid, match, said, found)) is None:
+            self._unknown.add(uid)
+        elif match is not None and match.snapshot.table is not None:
+            self._compare_sink(uid, match.snapshot.table, said, frame, found)
+        if match is None:
+            found[StageVerdict.EMPTY] = []
         else:
-            self._ask(spark, uid, match, said, found)
-        if match is not None:
-            waiting = () if self.facts.is_shown else said.prepared
-            _of_state(match, self.pipeline.stages[uid].partitions, waiting, found)
-            if said.rows_in_channel:
-                found.setdefault(StageVerdict.WAITS, []).append("rows of the old code wait in its channel")
-        verdict = next((verdict for verdict in WORST_FIRST if verdict in found), StageVerdict.GOES_ON)
-        if verdict in (StageVerdict.REFUSED, StageVerdict.MEANING):
-            found[verdict] += self._rebuilt(uid, said)
-        sentences = [why for one in WORST_FIRST for why in found.get(one, ())]
-        return StagePlan(uid=str(uid), verdict=verdict, why=tuple(dict.fromkeys(sentences)))
+            self._of_state(uid, match, said, found)
+        if found.verdict in (StageVerdict.REFUSED, StageVerdict.MEANING):
+            found[found.verdict] += self._rebuilt(uid, said)
+        return found.plan(str(uid))
+
+    def _of_state(self, uid: StageUid, match: StageMatch, said: StageFacts, found: Findings) -> None:
+        wanted, saved = self.pipeline.stages[uid].partitions, saved_partitions(match.snapshot.state_formats)
+        if None not in (wanted, saved) and wanted != saved and not match.snapshot.stateless:
+            spread = f"its state is spread over {wanted} partitions instead of {saved}"
+            found[StageVerdict.REDISTRIBUTED].append(spread)
+        if said.prepared and not self.facts.is_shown:
+            found[StageVerdict.WAITS].append("rows of the old code wait staged at its sink")
+        if said.rows_in_channel:
+            found[StageVerdict.WAITS].append("rows of the old code wait in its channel")
 
     def _rebuilt(self, uid: StageUid, said: StageFacts) -> Iterator[str]:
         """Yield how the stage can be rebuilt from its input, where it can be, and has state or rows of its own."""
@@ -164,73 +169,60 @@ class _Planner:
                 f"{uid} -f the changed code"
             )
 
-    def _ask(
-        self,
-        spark: SparkSession,
-        uid: StageUid,
-        match: StageMatch | None,
-        said: StageFacts,
-        found: dict[StageVerdict, list[str]],
-    ) -> None:
+    def _planned(
+        self, spark: SparkSession, uid: StageUid, match: StageMatch | None, said: StageFacts, found: Findings
+    ) -> DataFrame | None:
+        """Return the rows of a query, which is compared with the snapshot's; None: they are not known."""
         ChannelLog.create(self.attempt.stage(uid).log)
-        comparison = PlanComparison(said=said, goes_on=bool(match and match.snapshot.batch_id is not None),
-                                 stand_ins=self.stand_ins, found=found)  # fmt: skip
+        goes_on = match is not None and match.snapshot.batch_id is not None
+        comparison = PlanComparison(said=said, goes_on=goes_on, stand_ins=self.stand_ins, found=found)
         query = StageQuery(
             pipeline=self.pipeline,
             uid=uid,
             attempt=self.attempt,
-            table_writer=lambda *_: _to_nowhere,
+            table_writer=lambda *_: lambda batch, batch_id: None,  # it is never started
             arguments=StageArguments(resources=_NoResources()),
             members=dict.fromkeys(self.pipeline.members(uid), StageArguments(resources=_NoResources())),
             compare=comparison,
             warn=lambda message: None,
         )
         before = PlanFacts.of(said.plan, {})
-        self.stand_ins.remember(before.sources, before.source_schemas)
+        known = zip(before.sources, before.source_schemas, strict=False)
+        self.stand_ins.known |= {name: schema for name, schema in known if schema}
         try:
-            frame = query.planned(spark)
+            return query.planned(spark)
         except NotAtHand as error:
-            found.setdefault(StageVerdict.UNKNOWN, []).append(str(error))
-            self._unknown.add(uid)
+            found[StageVerdict.UNKNOWN].append(str(error))
         except InvalidRequest as error:
-            found.setdefault(StageVerdict.REFUSED, []).append(str(error))
-            self._unknown.add(uid)
+            found[StageVerdict.REFUSED].append(str(error))
         except Exception as error:  # whatever the user's code raises where nothing is at hand
             said_first = first_line(error)
             why = f"its function cannot be called here: {type(error).__name__}: {said_first}"
-            found.setdefault(StageVerdict.UNKNOWN, []).append(why)
-            self._unknown.add(uid)
-        else:
-            self._compare_sink(uid, match, said, frame, found)
+            found[StageVerdict.UNKNOWN].append(why)
+        return None
 
     def _compare_sink(
-        self,
-        uid: StageUid,
-        match: StageMatch | None,
-        said: StageFacts,
-        frame: DataFrame,
-        found: dict[StageVerdict, list[str]],
+        self, uid: StageUid, saved: TableSnapshot, said: StageFacts, frame: DataFrame, found: Findings
     ) -> None:
         """Compare where a sink's rows are, and those that wait, with the sink as it is now."""
-        stage = self.pipeline.stages[uid]
-        if match is None or match.snapshot.table is None or stage.table is None:
+        stage, folder = self.pipeline.stages[uid], self.attempt.root
+        if stage.table is None:
             return
-        folder = self.attempt.root
         sink = open_sink(stage, self.pipeline.name, table_dir=folder, work_dir=folder)
-        for name in (name for name in stage.table.key if name not in frame.columns):
+        for name in (one for one in stage.table.key if one not in frame.columns):
             why = f"the rows have no column {name}: there are {', '.join(frame.columns)}"
-            found.setdefault(StageVerdict.REFUSED, []).append(why)
-        if why := _other_place(uid, match.snapshot.table, sink.place, folder):
-            found.setdefault(StageVerdict.REFUSED, []).append(why)
+            found[StageVerdict.REFUSED].append(why)
+        if why := _other_place(uid, saved, sink.place, folder):
+            found[StageVerdict.REFUSED].append(why)
         now = SinkNow.of(stage, sink, frame.schema.json())
         if not self.facts.is_shown:
             try:
                 refuse_changed_sink(uid, str(self.pipeline.name), said.prepared, now)
             except InvalidRequest as error:
-                found.setdefault(StageVerdict.REFUSED, []).append(str(error))
+                found[StageVerdict.REFUSED].append(str(error))
         elif not sink.never_rolls_back:
             for verdict, why in _other_table(uid, said.prepared[-1:], now):
-                found.setdefault(verdict, []).append(why)
+                found[verdict].append(why)
 
 
 def _other_table(
@@ -267,25 +259,6 @@ def _other_place(uid: StageUid, saved: TableSnapshot, place: str, folder: Path) 
     )
 
 
-def _to_nowhere(batch: DataFrame, batch_id: int) -> None:
-    """Take the batches of a query that is never started."""
-
-
-def _of_state(
-    match: StageMatch,
-    wanted: int | None,
-    waiting: Sequence[PreparedBatch],
-    found: dict[StageVerdict, list[str]],
-) -> None:
-    saved = saved_partitions(match.snapshot.state_formats)
-    if None not in (wanted, saved) and wanted != saved and not match.snapshot.stateless:
-        found.setdefault(StageVerdict.REDISTRIBUTED, []).append(
-            f"its state is spread over {wanted} partitions instead of {saved}"
-        )
-    if waiting:
-        found.setdefault(StageVerdict.WAITS, []).append("rows of the old code wait staged at its sink")
-
-
 # --- what is read, and what moves ------------------------------------------------------------------------------
 
 
@@ -294,23 +267,15 @@ def _sources(graph: PipelineGraph, matched: MatchedStages, facts: ExportedFacts)
     for match in matched.matches:
         if match.uid in sources:
             names = PlanFacts.of(facts.stages.get(match.snapshot.uid, StageFacts()).plan, {}).sources
-            for place, (source, offset) in enumerate(sorted(match.snapshot.offsets.items(), key=_by_number)):
+            in_order = sorted(match.snapshot.offsets.items(), key=lambda one: (len(one[0]), one[0]))
+            for place, (source, offset) in enumerate(in_order):  # Spark numbers the sources of a query
                 name = names[place] if place < len(names) else source
-                yield SourcePlan(stage=str(match.uid), source=name, reads_on=f"behind {_short(offset)}")
-            if not match.snapshot.offsets:
-                yield SourcePlan(stage=str(match.uid), source="", reads_on="from its beginning")
-    for uid in matched.new:
+                short = offset if len(offset) <= _LONGEST_OFFSET else f"{offset[:_LONGEST_OFFSET]}…"
+                yield SourcePlan(stage=str(match.uid), source=name, reads_on=f"behind {short}")
+    begin = [*(match.uid for match in matched.matches if not match.snapshot.offsets), *matched.new]
+    for uid in begin:
         if uid in sources:
             yield SourcePlan(stage=str(uid), source="", reads_on="from its beginning")
-
-
-def _by_number(offset: tuple[str, str]) -> int:
-    """Return the place of a source among those of its query, which Spark numbers."""
-    return int(offset[0]) if offset[0].isdecimal() else 0
-
-
-def _short(offset: str, most: int = 60) -> str:
-    return offset if len(offset) <= most else f"{offset[: most - 1]}…"
 
 
 def _sinks(pipeline: CheckpointedPipeline, matched: MatchedStages) -> Iterator[SinkPlan]:
@@ -318,11 +283,8 @@ def _sinks(pipeline: CheckpointedPipeline, matched: MatchedStages) -> Iterator[S
     for uid, stage in pipeline.stages.items():
         if stage.table is None:
             continue
-        table = saved.get(uid)
-        if table is None:
-            becomes = "begins with the rows that are written now"
-        elif table.cannot_roll_back:
-            becomes = f"does not go back: {table.cannot_roll_back}"
-        else:
-            becomes = "goes on behind this checkpoint; a restore takes newer rows back"
+        becomes = "begins with the rows that are written now"
+        if table := saved.get(uid):
+            stays = table.cannot_roll_back and f"does not go back: {table.cannot_roll_back}"
+            becomes = stays or "goes on behind this checkpoint; a restore takes newer rows back"
         yield SinkPlan(stage=str(uid), table=stage.table.name, becomes=becomes)

@@ -82,7 +82,6 @@ class Rebuilding:
         uid: str,
         *,
         coordinator: CheckpointCoordinatorResource,
-        spark: SparkSession,
         start_mode: str = "",
         **more: Any,
     ) -> Rebuilding:
@@ -91,11 +90,10 @@ class Rebuilding:
         ``start_mode``: ``from-beginning``, ``from-now`` or a moment; empty: its sources begin as their code says.
         """
         branch = branch_of(pipeline, uid, coordinator.resolved_table_dir(pipeline), StartMode.of(start_mode))
-        made = cls(pipeline=pipeline, branch=branch, coordinator=coordinator, spark=spark, **more)
+        made = cls(pipeline=pipeline, branch=branch, coordinator=coordinator, **more)
         if why := made._sink().never_rolls_back:
-            raise InvalidRequest(
-                f"the rows of sink {uid!r} cannot be exchanged: {why}. Give it a new uid and another place"
-            )
+            way_out = "Give it a new uid and another place"
+            raise InvalidRequest(f"the rows of sink {uid!r} cannot be exchanged: {why}. {way_out}")
         if is_in_object_store(coordinator.work_dir):
             raise InvalidRequest(
                 "a branch is rebuilt on a disk that all machines see, and work_dir is in an object store: fork the "
@@ -112,13 +110,15 @@ class Rebuilding:
         self.catch_up(again=again)
         end = self.take_over()
         if end.checkpoint is None:
+            why = f" ({end.skipped})" if end.skipped else ""
             raise Declined(
-                f"{self.branch.uid!r} has taken over, and no checkpoint of it is complete"
-                + (f" ({end.skipped})" if end.skipped else "")
-                + ": run the pipeline"
+                f"{self.branch.uid!r} has taken over, and no checkpoint of it is complete{why}: run the pipeline"
             )
         self.step("removing the branch")
-        self._forget_branch()
+        folder = self.branch.folder.parent  # it would say that a rebuilding is gone on with
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are being rebuilt
+            folder.parent.rmdir()
         return end
 
     def catch_up(self, *, again: bool = False) -> None:
@@ -138,31 +138,15 @@ class Rebuilding:
         """Run the pipeline's next epoch, in its turn, from its newest checkpoint with the branch's state in it."""
         if self.stops_stream:
             self.step("stopping the stream")
-            stop = CheckpointRequest(kind=CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
-            deployment = self._deployment
+            stop, there = CheckpointRequest(kind=CheckpointKind.SYNC_SAVEPOINT_SUSPEND), self._deployment
             request_from_running_stream(
-                deployment.store, self.pipeline.name, stop, open_storage=deployment.open_storage
+                there.store, self.pipeline.name, stop, open_storage=there.open_storage
             )
         self.step("waiting for the pipeline's turn")
         with hosted(self.pipeline, coordinator=self.coordinator, spark=self.spark, **self.given) as host:
             same = {one.name: getattr(host, one.name) for one in fields(Host)}
             turn = replace(turn_of(host), say=self.step)
             return host_epoch(_TakingOver(**same, rebuilding=self), turn)
-
-    def _forget_branch(self) -> None:
-        """Remove what the branch has left, which would say that a rebuilding is gone on with."""
-        folder = self.branch.folder.parent
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # others are being rebuilt
-            folder.parent.rmdir()
-
-    def _known_folders(self) -> set[str]:
-        """Return the folders of snapshots that the pipeline's record has."""
-        record = load_record(self._deployment.store, self.pipeline.name)
-        known = {one.location.folder for one in (*record.completed, *record.savepoints)}
-        if record.line is not None and record.line.base is not None:
-            known.add(record.line.base.location.folder)
-        return known
 
     @property
     def _deployment(self) -> Deployment:
@@ -196,10 +180,6 @@ class Rebuilding:
             attempt=lambda: AttemptId(record.lineage, CoordinatorEpoch(record.epoch)),
         )
 
-    def _shows(self, uid: StageUid) -> int | None:
-        position = open_sink(self.pipeline.authored, uid, self.coordinator).position()
-        return None if position is None else position.head
-
     def put_together(self) -> JoinedSavepoint:
         """Write the savepoint in which the branch has taken over; nobody else runs the pipeline meanwhile.
 
@@ -208,13 +188,15 @@ class Rebuilding:
         deployment = self._deployment
         old = find_snapshot(deployment, "latest", self.pipeline.name).stored
         storage, note = deployment.savepoint_storage(), self.branch.folder / _SAVEPOINT
-        forget_savepoint(note, storage, self.branch.pipeline.name, known=self._known_folders())
-        folder = free_savepoint_folder(storage, self.branch.pipeline.name)
+        name, record = self.branch.pipeline.name, load_record(deployment.store, self.pipeline.name)
+        base = () if record.line is None or record.line.base is None else (record.line.base,)
+        known = {one.location.folder for one in (*record.completed, *record.savepoints, *base)}
+        forget_savepoint(note, storage, name, known=known)
+        folder = free_savepoint_folder(storage, name)
         replace_whole(note, folder.encode())
         number = reserve_id(deployment, self.pipeline.name)
         self.step("staging the rebuilt rows")
         with self._own.held(), tempfile.TemporaryDirectory(prefix="dagster-ckpt-rebuilt-") as scratch:
-            name = self.branch.pipeline.name
             new = find_snapshot(self._own.deployment(self.branch.pipeline), "latest", name).stored
             made = JoinedSavepoint(
                 pipeline=self.pipeline,
@@ -222,7 +204,7 @@ class Rebuilding:
                 sink=self._sink(output_mode="complete"),
                 own=open_sink(self.branch.pipeline, self.branch.uid, self._own),
                 spark=self.spark,
-                shows=self._shows,
+                opened=lambda uid: open_sink(self.pipeline.authored, uid, self.coordinator),
                 step=self.step,
                 old=old,
                 new=new,

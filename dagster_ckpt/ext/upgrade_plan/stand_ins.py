@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,14 +33,6 @@ class StandIns:
     """Schemas (JSON) of sources by their names in plans, as the snapshot holds them."""
     names: dict[str, str] = field(default_factory=dict)
     """Names that plans have of stand-ins, and those of what they stand in for."""
-
-    def remember(self, sources: Sequence[str], schemas: Sequence[str]) -> None:
-        """Take in what a stage's snapshot says of its sources."""
-        self.known |= {name: schema for name, schema in zip(sources, schemas, strict=False) if schema}
-
-    def real_names(self, sources: Sequence[str]) -> list[str]:
-        """Return the names of a plan's sources, those of what is stood in for in place of stand-ins."""
-        return [self.names.get(name, name) for name in sources]
 
     def active(self) -> AbstractContextManager[None]:
         """Have every reader of streams in this process fall back on stand-ins."""

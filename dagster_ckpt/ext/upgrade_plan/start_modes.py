@@ -33,9 +33,8 @@ class StartMode:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise InvalidRequest(
-                f"start mode {text!r} is none of {FROM_BEGINNING}, {FROM_NOW}, or a moment such as 2026-11-28T06:00Z"
-            ) from None
+            wanted = f"{FROM_BEGINNING}, {FROM_NOW}, or a moment such as 2026-11-28T06:00Z"
+            raise InvalidRequest(f"start mode {text!r} is none of {wanted}") from None
         return cls(text, moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
     def begun(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,14 +84,12 @@ class StartMode:
                 )
             stronger = [one for one in _BEGINS[:2] if one in said and self.name and self.moment is None]
             return f"with {stronger[0]}, which is stronger than {self.name}: leave it out" if stronger else ""
+        if source.startswith("filesource") and self.name in ("", FROM_BEGINNING):
+            return ""
         if source.startswith("filesource"):
             return (
-                ""
-                if self.name in ("", FROM_BEGINNING)
-                else (
-                    "and Spark reads all of a folder: have its reader name the files that are to be read (a path, "
-                    f"pathGlobFilter), and begin {FROM_BEGINNING}"
-                )
+                "and Spark reads all of a folder: have its reader name the files that are to be read (a path, "
+                f"pathGlobFilter), and begin {FROM_BEGINNING}"
             )
         return self.name and (
             f"of which it is not known how to begin {self.name}: say it in the reader's options, and give no start mode"

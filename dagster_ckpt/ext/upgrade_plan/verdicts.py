@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,23 @@ class StageVerdict(StrEnum):
 
 
 WORST_FIRST = tuple(StageVerdict)
+
+
+class Findings(defaultdict[StageVerdict, list[str]]):
+    """Findings on one stage: sentences by the verdict that they lead to."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+    @property
+    def verdict(self) -> StageVerdict:
+        """The worst verdict."""
+        return next((verdict for verdict in WORST_FIRST if verdict in self), StageVerdict.GOES_ON)
+
+    def plan(self, uid: str) -> StagePlan:
+        """Return the plan of the stage."""
+        sentences = dict.fromkeys(why for one in WORST_FIRST for why in self.get(one, ()))
+        return StagePlan(uid=uid, verdict=self.verdict, why=tuple(sentences))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +84,5 @@ class UpgradePlan:
     @property
     def verdict(self) -> StageVerdict:
         """The worst verdict."""
-        found = {stage.verdict for stage in self.stages} | (
-            {StageVerdict.REFUSED} if self.refusals else set()
-        )
-        return next((verdict for verdict in WORST_FIRST if verdict in found), StageVerdict.GOES_ON)
+        found = [stage.verdict for stage in self.stages] or [StageVerdict.GOES_ON]
+        return StageVerdict.REFUSED if self.refusals else min(found, key=WORST_FIRST.index)

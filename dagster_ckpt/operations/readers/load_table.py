@@ -28,7 +28,7 @@ from dagster_ckpt.operations.snapshots.verify import FileProblem, ProblemKind, V
 from dagster_ckpt.spark.sink.opening import open_at, open_target
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import as_fork_began
-from dagster_ckpt.spark.sink.rows import PublishedRows
+from dagster_ckpt.spark.sink.rows import PublishedRows, RowsWithCheckpoint
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 
@@ -41,7 +41,8 @@ def load_table(
 ) -> PublishedRows:
     """Return the rows that a sink has published, of one state of its table, whatever is published meanwhile.
 
-    ``.to_arrow()``, ``.to_pandas()``, ``.to_polars()``, ``.to_duckdb()`` and ``.to_spark(spark)`` read them.
+    ``.to_arrow()``, ``.to_pandas()``, ``.to_polars()``, ``.to_duckdb()`` and ``.to_spark(spark)`` read them. Those of a
+    stage's quarantine have the column ``checkpoint``: which one published them, NULL once the table has forgotten.
 
     Args:
         table: the pipeline; or the table itself, by path, by URI or as the target its sink names.
@@ -69,8 +70,13 @@ def load_table(
 def _now(pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Coordinator | None) -> PublishedRows:
     serving = None if coordinator is None else serving_of(coordinator.deployment(pipeline), pipeline.name)
     if coordinator is None or serving is None:
-        return own_table(pipeline, uid, coordinator).rows()
-    return served_table(pipeline, uid, coordinator, serving).rows()
+        table = own_table(pipeline, uid, coordinator)
+    else:
+        table = served_table(pipeline, uid, coordinator, serving)
+    stage = pipeline.stages.get(uid)
+    if stage is None or stage.participant is None:
+        return table.rows()
+    return RowsWithCheckpoint(table.rows(), table.opened.checkpoints_of)
 
 
 def _as_of(

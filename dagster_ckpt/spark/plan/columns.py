@@ -62,6 +62,8 @@ def types_of(made_of: Sequence[Tree]) -> list[str]:
     """Return the columns in the nodes that state is made of, each with its type, sorted."""
     found = (column for node in made_of for column in _columns_in(list(node.values())))
     ends = {'timeoutTimestamp "long"' for node in made_of if _has_timeout(node)}
+    groups = (field for node in made_of for field in (node.get("stateType") or {}).get("fields", ()))
+    ends |= {f"state.{field['name']} {json.dumps(field['type'])}" for field in groups}
     return sorted(ends | {f"{column['name']} {json.dumps(column['dataType'])}" for column in found})
 
 

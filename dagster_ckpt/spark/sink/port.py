@@ -8,7 +8,7 @@ the process may have died in the middle of it, and a newer attempt may be at wor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -371,6 +371,10 @@ class Sink(ABC):
         sink cannot be read (so).
         """
         raise InvalidRequest(f"{self.place} is no table that can be loaded: read it with a client of its own")
+
+    def checkpoints_of(self, batches: Iterable[int]) -> Mapping[int, int]:
+        """Return the checkpoints that published the rows of these batches, of those that are shown and that tell it."""
+        return {}
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
         """Return the pins of the outside that a restore of this cut needs, and for how long they are there.

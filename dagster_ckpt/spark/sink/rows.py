@@ -6,6 +6,7 @@ A sink says how its rows become Arrow; every other form is made of that, unless 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,25 @@ class PublishedRows(ABC):
     def __repr__(self) -> str:
         at = f" at {self.version}" if self.version else ""
         return f"<rows of {self.place}{at}>"
+
+
+class RowsWithCheckpoint(PublishedRows):
+    """Rows of a quarantine, with the column ``checkpoint``: NULL where the table does not tell any more."""
+
+    def __init__(
+        self, rows: PublishedRows, checkpoints_of: Callable[[Iterable[int]], Mapping[int, int]]
+    ) -> None:
+        super().__init__(rows.place, rows.version)
+        self._rows, self._checkpoints_of = rows, checkpoints_of
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows, as the table has them, and the checkpoint that published each one's batch."""
+        import pyarrow as pa
+
+        rows = self._rows.to_arrow()
+        batches = rows["batch"].to_pylist()
+        found = self._checkpoints_of(set(batches))
+        return rows.append_column("checkpoint", pa.array(map(found.get, batches), pa.int64()))
 
 
 def _needed(module: str, package: str) -> Any:

@@ -7,6 +7,7 @@ what came since the last completed one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +84,7 @@ def is_beyond(at_most: str, number: int, *, of: int) -> bool:
     if not at_most:
         return False
     most, _, share = at_most.partition(" ")
-    return number > (float(most) * of / 100 if share else float(most))
+    return number * 100 > Fraction(most) * of if share else number > int(most)
 
 
 def total_through(directory: StageDirectory, batch: BatchId | None) -> RowCounts:

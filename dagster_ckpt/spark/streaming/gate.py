@@ -91,6 +91,12 @@ class BatchGate:
             self._holds.discard(why)
             self._changed.notify_all()
 
+    def reopen(self) -> None:
+        """Let batches of another query of the stage in, once the one that was stopped is over."""
+        with self._changed:
+            self._is_stopped = False
+        self.open()
+
     def stop(self) -> None:
         """End the query at its next batch, also one that is waiting at the gate."""
         with self._changed:

@@ -31,6 +31,7 @@ from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
+from dagster_ckpt.spark.streaming.orders import IdleOrders
 from dagster_ckpt.spark.streaming.running_stage import (
     RunningStage,
     StageSetup,
@@ -120,9 +121,11 @@ class StreamingRun:
     _end_of_input: EndOfInput = field(init=False)
     _backpressure: CommitBackpressure = field(init=False)
     _executors: ExecutorWatch = field(init=False)
+    _orders: IdleOrders = field(init=False)
 
     def __post_init__(self) -> None:
         self._executors = ExecutorWatch(self.spark)
+        self._orders = IdleOrders(self.spark, self.settings)
         self._backlog = BacklogReporter(self.coordinator)
         self._end_of_input = EndOfInput(self.stages)
         longest = longest_commit(self.coordinator.config)
@@ -273,7 +276,10 @@ class StreamingRun:
                 stage.stop(self.settings.stop_timeout)
                 self.coordinator.report_stage(uid, StageStatus.FINISHED)
                 stage.is_over = True
-            if stage.is_over or stage.is_active:
+            if stage.is_over:
+                continue
+            if stage.is_active:
+                self._orders.look(stage, self.loop.newest_complete)
                 continue
             if self._started_again(stage):
                 continue

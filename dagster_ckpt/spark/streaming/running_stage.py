@@ -175,6 +175,13 @@ class RunningStage:
         self.start(spark, settings)
         return True
 
+    def begin_anew(self, spark: SparkSession, settings: StreamingSettings) -> None:
+        """Stop the query between two batches and start it again; what is to go through it again is its first batch."""
+        if self.stop(settings.stop_timeout):
+            self.gate.reopen()
+            self.starts = 0
+            self.start(spark, settings)
+
     # --- looking ----------------------------------------------------------------------------------------------
 
     @property

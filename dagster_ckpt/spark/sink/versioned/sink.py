@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
@@ -123,6 +123,11 @@ class VersionedSink(Sink, Generic[V]):
     def rows(self, cut: SinkCut | None = None) -> PublishedRows:
         """Read one state."""
         return rows_of(self._engine.backend, cut)
+
+    def checkpoints_of(self, batches: Iterable[int]) -> Mapping[int, int]:
+        """Read it from the versions that the table has not forgotten."""
+        version = self._engine.backend.load()
+        return {} if version is None else version.checkpoints_of(batches)
 
     def _upload(self, batches: Sequence[PreparedBatch]) -> None:
         """Upload what a restored directory has brought, and is not in the table's object store."""

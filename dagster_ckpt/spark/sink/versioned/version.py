@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from dagster_ckpt.errors import InvalidRequest
@@ -132,6 +133,21 @@ class Version(ABC):
                     return
                 yield state
             state = self.state(state.parent if state.brings is None else state.brings)
+
+    def checkpoints_of(self, batches: Iterable[int]) -> dict[int, int]:
+        """Return the checkpoint that published each batch's rows; those are left out whose publish is forgotten."""
+        line = list(self.line())
+        marks = [
+            state.mark for state in line if state.mark is not None and state.mark.through_batch is not None
+        ]
+        below = list(self.ancestors(line[-1].number)) if line else []
+        is_whole = any(one.parent is None or (one.mark and one.mark.head is None) for one in below)
+        found = {}
+        for batch in batches:
+            since = list(takewhile(lambda mark: (mark.through_batch or 0) >= batch, marks))  # noqa: B023
+            if since and since[-1].head and (is_whole or len(since) < len(marks)):
+                found[batch] = since[-1].head
+        return found
 
     def is_ours(self, state: State) -> bool:
         """Tell whether this sink made a state, under whichever name."""
