@@ -36,13 +36,8 @@ class Branch:
     """All stages that are, inputs before their readers, ``uid`` last."""
     pipeline: CheckpointedPipeline
     folder: Path
-    """Where its table is; another one for other code."""
+    """Where its table is; another one for other code, and there once a try has got somewhere with this very code."""
     start_mode: StartMode
-
-    @property
-    def has_begun(self) -> bool:
-        """An earlier try has got somewhere with this very code."""
-        return self.folder.exists()
 
 
 def branch_of(pipeline: CheckpointedPipeline, uid: str, table_dir: Path, start_mode: StartMode) -> Branch:

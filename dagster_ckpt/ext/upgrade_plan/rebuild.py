@@ -124,9 +124,9 @@ class Rebuilding:
     def catch_up(self, *, again: bool = False) -> None:
         """Run the branch until it has read what there was, beside whatever runs the pipeline."""
         branch = self.branch
-        if again or not branch.has_begun:
+        if again or not branch.folder.exists():
             shutil.rmtree(branch.folder.parent, ignore_errors=True)
-        if not branch.has_begun:
+        if not branch.folder.exists():
             self.step("looking at its input")
             refuse_ahead(branch, self._sink(), self.spark, self._arguments)
         for number in range(CATCH_UPS):
