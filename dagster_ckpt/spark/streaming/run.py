@@ -279,7 +279,10 @@ class StreamingRun:
             if stage.is_over:
                 continue
             if stage.is_active:
-                self._orders.look(stage, self.loop.newest_complete)
+                try:
+                    self._orders.look(stage, self.loop.newest_complete)
+                except CheckpointError as died:
+                    return StageDied(uid, str(died), died)
                 continue
             if self._started_again(stage):
                 continue
