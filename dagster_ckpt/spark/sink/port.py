@@ -314,10 +314,7 @@ class Sink(ABC):
 
     @property
     def never_rolls_back(self) -> str:
-        """Why rows never leave this sink, as it is made and set, in one sentence; empty: they may.
-
-        Every checkpoint notes it, so nothing outside is asked.
-        """
+        """Why rows never leave this sink, as it is made and set, in one sentence; empty: they may. Asks nobody."""
         return ""
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:

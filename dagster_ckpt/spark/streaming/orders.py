@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,26 +29,35 @@ class _Waiting:
 class IdleOrders:
     """Orders of the stages of one run that no row comes for."""
 
-    spark: SparkSession
-    settings: StreamingSettings
     _waiting: dict[StageUid, _Waiting] = field(default_factory=dict)
     _begun_at: dict[StageUid, CheckpointId | None] = field(default_factory=dict)
     """Checkpoint that was newest when a stage was begun anew: what it has taken then waits for the next one."""
 
-    def look(self, stage: RunningStage, newest: CheckpointId | None) -> None:
-        """Begin a stage anew that has had orders for a while, and no batch."""
-        uid, query = stage.uid, stage.stage_query
-        if stage.is_bounded or query.stage.participant is None or query.requeue(uid) is None:
-            self._waiting.pop(uid, None)
-            self._begun_at.pop(uid, None)
-            return
+    def look(
+        self,
+        stages: Iterable[RunningStage],
+        spark: SparkSession,
+        settings: StreamingSettings,
+        newest: CheckpointId | None,
+    ) -> None:
+        """Begin the stages anew that have had orders for a while, and no batch."""
+        patience = IDLE_AFTER + 2 * settings.trigger_interval
+        for stage in stages:
+            query = stage.stage_query
+            if stage.is_bounded or query.stage.participant is None or query.requeue(stage.uid) is None:
+                self._waiting.pop(stage.uid, None)
+                self._begun_at.pop(stage.uid, None)
+            elif stage.is_active and self._has_waited(stage, patience, newest):
+                self._begun_at[stage.uid] = newest
+                stage.begin_anew(spark, settings)
+
+    def _has_waited(self, stage: RunningStage, patience: float, newest: CheckpointId | None) -> bool:
+        """Tell whether it has had no batch for so long, and none was begun for these orders since ``newest``."""
         now, batch = time.monotonic(), stage.worker.log.last_batch()
-        found = self._waiting.setdefault(uid, _Waiting(batch, now))
-        if found.batch != batch or not stage.is_quiet() or stage.gate.is_held:
-            del self._waiting[uid]
-        elif now - found.since > IDLE_AFTER + 2 * self.settings.trigger_interval and (
-            uid not in self._begun_at or self._begun_at[uid] != newest
-        ):
-            del self._waiting[uid]
-            self._begun_at[uid] = newest
-            stage.begin_anew(self.spark, self.settings)
+        found = self._waiting.setdefault(stage.uid, _Waiting(batch, now))
+        is_new = stage.uid not in self._begun_at or self._begun_at[stage.uid] != newest
+        is_idle = found.batch == batch and stage.is_quiet() and not stage.gate.is_held
+        is_due = is_idle and is_new and now - found.since > patience
+        if is_due or not is_idle:
+            del self._waiting[stage.uid]
+        return is_due

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.checkpoint.scheduler import effective_interval
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped, Stopped, StoppedBadly
+from dagster_ckpt.core.checkpoint.stop_with_savepoint import Stopped, StoppedBadly
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.request import CheckpointRequest
@@ -121,11 +121,10 @@ class StreamingRun:
     _end_of_input: EndOfInput = field(init=False)
     _backpressure: CommitBackpressure = field(init=False)
     _executors: ExecutorWatch = field(init=False)
-    _orders: IdleOrders = field(init=False)
+    _orders: IdleOrders = field(default_factory=IdleOrders)
 
     def __post_init__(self) -> None:
         self._executors = ExecutorWatch(self.spark)
-        self._orders = IdleOrders(self.spark, self.settings)
         self._backlog = BacklogReporter(self.coordinator)
         self._end_of_input = EndOfInput(self.stages)
         longest = longest_commit(self.coordinator.config)
@@ -276,13 +275,7 @@ class StreamingRun:
                 stage.stop(self.settings.stop_timeout)
                 self.coordinator.report_stage(uid, StageStatus.FINISHED)
                 stage.is_over = True
-            if stage.is_over:
-                continue
-            if stage.is_active:
-                try:
-                    self._orders.look(stage, self.loop.newest_complete)
-                except CheckpointError as died:
-                    return StageDied(uid, str(died), died)
+            if stage.is_over or stage.is_active:
                 continue
             if self._started_again(stage):
                 continue
@@ -338,8 +331,7 @@ class StreamingRun:
         return self.coordinator.config.checkpoints_after_tasks_finish
 
     def _look_at_executors(self) -> RunEnd | None:
-        lost = self._executors.look()
-        return StageDied(None, lost) if lost else None
+        return StageDied(None, lost) if (lost := self._executors.look()) else None
 
     def _look_at_backlog(self) -> RunEnd | None:
         try:
@@ -353,6 +345,7 @@ class StreamingRun:
     def _look_at_commits(self) -> None:
         sources = [stage.gate for stage in self.stages.values() if not stage.worker.inputs]
         self._backpressure.look(sources, dict(self.coordinator.notifying))
+        self._orders.look(self.stages.values(), self.spark, self.settings, self.loop.newest_complete)
 
     def _look_at_coordinator(self) -> RunEnd | None:
         match self.coordinator.stop_outcome:
@@ -360,8 +353,6 @@ class StreamingRun:
                 return StoppedWithSavepoint(uri)
             case StoppedBadly(_, message):
                 return StageDied(None, message)
-            case NotStopped() | None:
-                pass
         failure = self.coordinator.failure
         return StageDied(None, failure) if failure else None
 

@@ -88,6 +88,8 @@ class RunningStage:
     meter: BatchMeter = field(default_factory=BatchMeter)
     query: StreamingQuery | None = None
     starts: int = 0
+    refused: CheckpointError | None = None
+    """Why its query could not begin anew."""
 
     @classmethod
     def prepare(
@@ -177,10 +179,14 @@ class RunningStage:
 
     def begin_anew(self, spark: SparkSession, settings: StreamingSettings) -> None:
         """Stop the query between two batches and start it again; what is to go through it again is its first batch."""
-        if self.stop(settings.stop_timeout):
-            self.gate.reopen()
-            self.starts = 0
+        if not self.stop(settings.stop_timeout):
+            return
+        self.gate.reopen()
+        self.starts = 0
+        try:
             self.start(spark, settings)
+        except CheckpointError as error:
+            self.refused = error
 
     # --- looking ----------------------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class RunningStage:
     @property
     def failure(self) -> BaseException | None:
         """Error that ended the query, unless it was stopped or came to its end."""
-        error = None if self.query is None else self.query.exception()
+        error = self.refused or (None if self.query is None else self.query.exception())
         return None if error is None or StoppedAtBatchBoundary.__name__ in str(error) else error
 
     @property
