@@ -13,7 +13,7 @@
 | ``gate`` | holds and stops a query exactly between two micro-batches; barriers whose place a source decides |
 | ``snapshot_job`` | the asynchronous part of a stage's snapshot, and those of a stage that are in progress |
 | ``gateway`` | how the coordinator reaches the stages |
-| ``orders`` | idle stages begun anew, so that rows of their quarantines go through again |
+| ``orders`` | idle stages restarted, so that rows of their quarantines go through again |
 | ``restart`` | restart strategies |
 | ``sources`` | which sources have a backlog, and when bounded ones and all stages behind them have ended |
 | ``backpressure`` | holds the sources while tables' commits are slower than the stream |

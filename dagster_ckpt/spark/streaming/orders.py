@@ -31,7 +31,7 @@ class IdleOrders:
 
     _waiting: dict[StageUid, _Waiting] = field(default_factory=dict)
     _begun_at: dict[StageUid, CheckpointId | None] = field(default_factory=dict)
-    """Checkpoint that was newest when a stage was begun anew: what it has taken then waits for the next one."""
+    """Checkpoint that was newest when a stage was restarted: what it has taken then waits for the next one."""
 
     def look(
         self,
@@ -40,7 +40,7 @@ class IdleOrders:
         settings: StreamingSettings,
         newest: CheckpointId | None,
     ) -> None:
-        """Begin the stages anew that have had orders for a while, and no batch."""
+        """Restart the stages that have had orders for a while, and no batch."""
         patience = IDLE_AFTER + 2 * settings.trigger_interval
         for stage in stages:
             query = stage.stage_query
@@ -49,7 +49,7 @@ class IdleOrders:
                 self._begun_at.pop(stage.uid, None)
             elif stage.is_active and self._has_waited(stage, patience, newest):
                 self._begun_at[stage.uid] = newest
-                stage.begin_anew(spark, settings)
+                stage.restart(spark, settings)
 
     def _has_waited(self, stage: RunningStage, patience: float, newest: CheckpointId | None) -> bool:
         """Tell whether it has had no batch for so long, and none was begun for these orders since ``newest``."""

@@ -89,7 +89,7 @@ class RunningStage:
     query: StreamingQuery | None = None
     starts: int = 0
     refused: CheckpointError | None = None
-    """Why its query could not begin anew."""
+    """Why its query could not be restarted."""
 
     @classmethod
     def prepare(
@@ -177,7 +177,7 @@ class RunningStage:
         self.start(spark, settings)
         return True
 
-    def begin_anew(self, spark: SparkSession, settings: StreamingSettings) -> None:
+    def restart(self, spark: SparkSession, settings: StreamingSettings) -> None:
         """Stop the query between two batches and start it again; what is to go through it again is its first batch."""
         if not self.stop(settings.stop_timeout):
             return
