@@ -5,7 +5,10 @@ it has processed. It ends when ``FOLDER/stop`` exists.
 """
 
 import json
+import multiprocessing
 import os
+import shutil
+import signal
 import sqlite3
 import sys
 import time
@@ -204,6 +207,30 @@ def own_state(found: Found) -> Iterator[StreamingQuery]:
     yield writer.option("checkpointLocation", found.place("own")).start()
 
 
+def processor(found: Found) -> Iterator[StreamingQuery]:
+    """A processor of one's own by ``transformWithState``, in RocksDB, which names its schemas by full path."""
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sums(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", "total long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            total = self.total.get()[0] if self.total.exists() else 0
+            total += sum(int(frame["amount"].sum()) for frame in rows)
+            self.total.update((total,))
+            yield pd.DataFrame({"key": [key[0]], "total": [total]})
+
+        def close(self) -> None: ...
+
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    found.spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    grouped = found.orders().groupBy("key")
+    sums = grouped.transformWithStateInPandas(Sums(), "key string, total long", "Update", "None")
+    writer = sums.writeStream.queryName("sums").outputMode("update").foreachBatch(upsert(found))
+    yield writer.option("checkpointLocation", found.place("own")).start()
+
+
 class Append:
     """A writer of rows to a file, as programs hand to ``foreach``."""
 
@@ -228,6 +255,49 @@ def each(found: Found) -> Iterator[StreamingQuery]:
     yield found.orders().writeStream.format("memory").queryName("looked_at").start()
 
 
+def many(place: Path) -> int:
+    return len(list(place.parent.glob("in/*.json")))
+
+
+def strange(found: Found) -> Iterator[StreamingQuery]:
+    """One text for two tables, names that are no files', a failing query, a table among Spark's files, a fork."""
+
+    def fails(rows: DataFrame, number: int) -> None:
+        rows.select(f.raise_error(f.lit("as it does"))).collect()
+
+    for name in ("πρώτη", "δεύτερη"):
+
+        def save(rows: DataFrame, number: int, to: Path = found.out / name) -> None:
+            to.mkdir(parents=True, exist_ok=True)
+            rows.persist()
+            for part, kept in (("few", "amount < 5"), ("many", "amount >= 5")):
+                text = "".join(f"{line}\n" for line in rows.where(kept).toJSON().collect())
+                (to / f"{number} {part}.json").write_text(text)
+            rows.unpersist()
+
+        yield found.orders().writeStream.foreachBatch(save).start()
+    failing = found.orders().writeStream.queryName("a/b").foreachBatch(fails)
+    try:
+        failing.option("checkpointLocation", found.place("fails")).start().awaitTermination()
+    except Exception:
+        found.spark.streams.resetTerminated()
+    writer = found.orders().where("amount < 7").writeStream.queryName("a b").format("json")
+    yield writer.option("checkpointLocation", str(found.out / "nested")).start(str(found.out / "nested"))
+    shutil.rmtree(found.place("gone"), ignore_errors=True)
+    counts = found.orders().groupBy("key").count().writeStream.outputMode("complete").queryName("orders")
+    yield counts.format("console").option("checkpointLocation", found.place("gone")).start()
+    beside = Found(found.spark.newSession(), found.folder)
+    sums = beside.orders().groupBy("key").agg(f.sum("amount").alias("total")).writeStream.queryName("orders")
+    writer = sums.outputMode("update").foreachBatch(upsert(beside))
+    yield writer.option("checkpointLocation", found.place("beside")).start()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(many, [found.out]) == [many(found.out)]
+    if not (child := os.fork()):
+        sys.exit(0)
+    os.waitpid(child, 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+
 PROGRAMS = {
     one.__name__: one
     for one in (
@@ -245,6 +315,8 @@ PROGRAMS = {
         together,
         own_state,
         each,
+        processor,
+        strange,
     )
 }
 AGAIN = frozenset({"available", "by_hand", "one_place"})
