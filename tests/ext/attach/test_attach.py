@@ -328,7 +328,13 @@ def test_a_sink_that_may_remember_batches_meets_another_query_after_a_restore(
     ):
         attach("tables", base_dir=base, restore_from=uri)
     record.write_text(here)
+    other = tmp_path / "ckpt" / "programs" / "other"
+    shutil.copytree(record.parent, other, symlinks=True)
+    with pytest.raises(InvalidRequest, match="is a snapshot of pipeline 'tables', not of 'other'"):
+        attach("other", base_dir=base, restore_from=uri)
+    (place / "a table").mkdir()
     attach("tables", base_dir=base, restore_from=uri).detach()
+    assert (place / "a table").is_dir(), "what is not Spark's stays"
     assert (read_query_id(place / "metadata") != before) is is_another
 
 
