@@ -22,8 +22,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StateHandle, StateScope, SubtaskAcknowledgement
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.outcomes import Completed, Triggered
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed, Triggered
 from dagster_ckpt.ports import CoordinatorStore
 from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
 from dagster_ckpt.testing.background import ManualBackground

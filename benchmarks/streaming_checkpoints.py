@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from dagster_ckpt import CheckpointedPipeline
     from dagster_ckpt.core.model import StageSnapshot
-    from dagster_ckpt.core.outcomes import Completed
+    from dagster_ckpt.core.request import Completed
 
 
 RESTORES = 5

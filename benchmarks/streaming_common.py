@@ -14,8 +14,7 @@ from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointFailed, CoordinatorEvent
-from dagster_ckpt.core.outcomes import Completed, Queued
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed, Queued
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup

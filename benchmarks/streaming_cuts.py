@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_ckpt import CheckpointedPipeline
-    from dagster_ckpt.core.outcomes import Completed
+    from dagster_ckpt.core.request import Completed
 
 WAYS: dict[str, dict[str, Any]] = {
     "one chain": {},

@@ -36,11 +36,11 @@ from dagster_ckpt.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
     from dagster_ckpt.authoring.hooks import HookContext as HookContext
+    from dagster_ckpt.authoring.hooks import StageContext as StageContext
     from dagster_ckpt.authoring.hooks import pipeline_hook as pipeline_hook
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
     from dagster_ckpt.authoring.stage_settings import SourceBatch as SourceBatch
-    from dagster_ckpt.authoring.stage_state import StageContext as StageContext
     from dagster_ckpt.authoring.stages import spark_sink as spark_sink
     from dagster_ckpt.authoring.stages import spark_source as spark_source
     from dagster_ckpt.authoring.stages import spark_stage as spark_stage
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
     from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
     from dagster_ckpt.core.supervision.alarms import AlarmPolicy as AlarmPolicy
-    from dagster_ckpt.core.supervision.restarts import RestartPolicy as RestartPolicy
+    from dagster_ckpt.core.supervision.ownership import RestartPolicy as RestartPolicy
     from dagster_ckpt.dagster.components.checkpointed_pipeline import (
         CheckpointedPipelineComponent as CheckpointedPipelineComponent,
     )
@@ -123,7 +123,7 @@ _HOMES: dict[str, str] = {
     "spark_sink": "authoring.stages",
     "pipeline_hook": "authoring.hooks",
     "HookContext": "authoring.hooks",
-    "StageContext": "authoring.stage_state",
+    "StageContext": "authoring.hooks",
     "SourceBatch": "authoring.stage_settings",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
@@ -135,7 +135,7 @@ _HOMES: dict[str, str] = {
     "PipelineOptions": "dagster.options",
     "SavepointSchedule": "dagster.options",
     "EpochSchedule": "dagster.options",
-    "RestartPolicy": "core.supervision.restarts",
+    "RestartPolicy": "core.supervision.ownership",
     "AlarmPolicy": "core.supervision.alarms",
     "AlarmMessage": "dagster.sensors.alarms",
     "build_savepoint_schedule": "dagster.schedules",

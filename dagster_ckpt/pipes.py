@@ -39,7 +39,7 @@ from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.programs import EpochEnd, StreamEnd, host_epoch, host_stream, hosted, turn_of
 from dagster_ckpt.running import Host
-from dagster_ckpt.runtime.audit import Operator
+from dagster_ckpt.runtime.record_store import Operator
 from dagster_ckpt.runtime.turn import RunTurn
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from tests.sweeps import mark_nightly
 load_profile()
 
 _IMPORTED_BY_OPS = (
-    "adapters.arrivals",
+    "adapters.fsspec_storage",
     "adapters.sql_engine",
     "dagster.jobs.gate",
     "dagster.launched.run",

@@ -24,7 +24,7 @@ HOMES = {
         FILES,
         "adapters/local_keys.py",
         "adapters/remote_keys.py",
-        "adapters/sql_storage.py",
+        "adapters/sql_store.py",
         "testing/memory.py",
     },
     "os.link": {FILES, "adapters/local_keys.py", "spark/snapshot/pins.py"},

@@ -2,14 +2,11 @@
 
 | file | what it owns |
 |---|---|
-| ``sql_store`` | ``CoordinatorStore`` on SQLite and PostgreSQL |
-| ``sql_storage`` | ``CheckpointStorage`` in the same database, for small checkpoints |
-| ``sql_database`` | transactions, and what became of a COMMIT without an answer |
+| ``sql_store`` | ``CoordinatorStore`` on SQLite and PostgreSQL; small checkpoints in the same database |
+| ``sql_database`` | the tables and their schema; transactions, and what became of a COMMIT without an answer |
 | ``sql_engine`` | connections, and what driver errors mean |
-| ``sql_schema`` | the tables; bringing a database to this version's schema |
 | ``migrations`` | the steps of that, for alembic |
-| ``arrivals`` | files that have arrived somewhere |
-| ``fsspec_storage`` | ``CheckpointStorage`` at any fsspec URI |
+| ``fsspec_storage`` | ``CheckpointStorage`` at any fsspec URI; files that have arrived somewhere |
 | ``local_keys`` | keys below a local folder |
 | ``local_sync`` | when their content reaches the disk |
 | ``remote_keys`` | keys on object stores and remote folders |

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import builtins
 import errno
+import hashlib
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from os.path import abspath, expanduser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import fsspec
 
 from dagster_ckpt.adapters.conditional_put import is_refusal, lacks_credentials
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
@@ -194,3 +199,42 @@ def _classified(error: Exception, verb: str, key: str, base_uri: str) -> Checkpo
         case _:
             advice = "retry, and check that the storage is reachable"
     return Unavailable(f"{what} ({cause}); {advice}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Files at some places at one moment."""
+
+    count: int
+    newest: float
+    """When the newest was written, in seconds since the Unix epoch; 0: there is none, or the storage does not say."""
+    digest: str
+    """Of their names and sizes and times."""
+
+
+def look_at(paths: Sequence[str], options: Mapping[str, Any]) -> Arrivals:
+    """Return the files at some globs; names with ``.`` or ``_`` first do not count, as Spark skips them.
+
+    Raises Unavailable: the storage cannot be asked now.
+    """
+    found: list[tuple[str, float, int]] = []
+    for path in paths:
+        try:
+            own = options if "://" in path else {}
+            system, pattern = fsspec.core.url_to_fs(path, **own)
+            system.invalidate_cache()
+            listed = system.glob(pattern, detail=True)
+        except Exception as error:  # each file system raises errors of its own
+            raise Unavailable(f"the files at {path} cannot be listed: {error}") from error
+        for name, info in listed.items():
+            if info.get("type") == "file" and not name.rpartition("/")[2].startswith((".", "_")):
+                found.append((name, _written(info), int(info.get("size") or 0)))
+    digest = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:16]
+    return Arrivals(count=len(found), newest=max((when for _, when, _ in found), default=0.0), digest=digest)
+
+
+def _written(info: Mapping[str, Any]) -> float:
+    when = info.get("mtime") or info.get("LastModified") or info.get("updated") or 0.0
+    if isinstance(when, datetime):
+        return when.timestamp()
+    return float(when) if isinstance(when, int | float) else 0.0

@@ -4,9 +4,8 @@
 |---|---|
 | ``stages`` | the decorators of sources, stages and sinks, and what a stage function may ask for |
 | ``stage_settings`` | what the decorators of stages take, typed; what settings ask of rows, opened like a target |
-| ``stage_state`` | a stage function's context, and classes of objects that are stages' own |
 | ``judged_sinks`` | sinks that judge their rows, as a stage and a sink each |
 | ``targets`` | where a source reads and where a sink's rows end: ``reads=...``, ``to=...`` |
-| ``hooks`` | the decorator of a class that takes part in checkpoints on the driver |
+| ``hooks`` | a class that takes part in checkpoints on the driver; a stage's context, and objects of its own |
 | ``pipeline`` | how stages are connected |
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dagster_ckpt.authoring.hooks import check_state
 from dagster_ckpt.authoring.stage_settings import (
     QUARANTINE_SETTINGS,
     Boundedness,
@@ -28,7 +29,6 @@ from dagster_ckpt.authoring.stage_settings import (
     check_values,
     take_participant,
 )
-from dagster_ckpt.authoring.stage_state import check_state
 from dagster_ckpt.authoring.targets import (
     SinkTarget,
     SourceOrigin,

@@ -20,9 +20,8 @@ Words, which every folder below shares:
 | ``location`` | location of a snapshot: a folder of a storage, or rows of the coordinator store |
 | ``paths`` | the only file that spells a storage key, and what storage answers about one |
 | ``restore_point`` | what a person may write in ``restore_from`` |
-| ``request`` | a request for a checkpoint or savepoint |
+| ``request`` | a request for a checkpoint or savepoint; what the coordinator answers its users |
 | ``messages`` | what coordinator and stages tell each other |
-| ``outcomes`` | what the coordinator answers its users |
 
 Decisions:
 

@@ -1,4 +1,4 @@
-"""A request for a checkpoint or savepoint: who asks, and for what."""
+"""Requests for checkpoints and savepoints: who asks, for what, and what the coordinator answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dagster_ckpt.core.model import CheckpointKind, Labeled, check_label
+from dagster_ckpt.core.ids import CheckpointId, StageUid
+from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, Labeled, check_label
+from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import InvalidRequest
 
 
@@ -64,3 +67,61 @@ class CheckpointRequest(Labeled):
     def is_periodic(self) -> bool:
         """True for a request of the periodic scheduler."""
         return self.origin is RequestOrigin.PERIODIC
+
+
+# --- trigger -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """The checkpoint is pending: ask for it with ``status_of``."""
+
+    id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits for its turn; listeners hear when it is triggered or rejected."""
+
+    request: CheckpointRequest
+    number: int
+    """Identity of the request in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """There will be no checkpoint for this request."""
+
+    reason: CheckpointFailureReason
+    message: str
+
+
+TriggerOutcome = Triggered | Queued | Rejected
+
+# --- status ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Pending; ``outstanding`` stages have not acknowledged."""
+
+    outstanding: tuple[StageUid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Complete and restorable."""
+
+    metadata: CheckpointMetadata
+    location: SnapshotLocation
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Over without completing; its files are removed."""
+
+    reason: CheckpointFailureReason
+    message: str
+
+
+CheckpointOutcome = Pending | Completed | Failed

@@ -22,8 +22,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ports import AuditRow, CheckpointStorage, CoordinatorStore
-from dagster_ckpt.runtime.audit import Operator
-from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
+from dagster_ckpt.runtime.record_store import LoadedRecord, Operator, RecordChange, RecordStore
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,15 +20,12 @@ from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.restore.choice import RestoreDecision
-from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose, Seen
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import CheckpointStorage, Clock, CoordinatorStore, SystemClock, TaskGateway
-from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.driver.hooks import MasterHook, OperatorCoordinator
-from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.runtime.shared_files import ReadHandles, no_manifest
+from dagster_ckpt.runtime.files import Background, ReadHandles, ThreadBackground, no_manifest
+from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordStore
 
 Listener = Callable[[CoordinatorEvent], None]
 

@@ -27,7 +27,6 @@ from dagster_ckpt.core.restore.from_snapshot import line_after
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.ports import AuditRow
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
-from dagster_ckpt.runtime.audit import restored_by
 from dagster_ckpt.runtime.record_store import (
     NO_RECORD,
     LoadedRecord,
@@ -35,6 +34,7 @@ from dagster_ckpt.runtime.record_store import (
     RecordChange,
     RecordStore,
     history_row,
+    restored_by,
 )
 from dagster_ckpt.runtime.relocation import at_home
 from dagster_ckpt.runtime.restore_facts import (

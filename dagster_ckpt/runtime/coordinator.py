@@ -16,10 +16,9 @@ from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renoti
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
-from dagster_ckpt.core.outcomes import Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, first_line

@@ -1,4 +1,7 @@
-"""Performs effects: everything the coordinator does outside its own state. Each may be done twice without harm."""
+"""Performs effects: everything the coordinator does outside its own state. Each may be done twice without harm.
+
+Logger ``dagster_ckpt.coordinator``. Source: flink-runtime CheckpointCoordinator's own lines.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,19 @@ from typing import assert_never
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.coordinator import effects as e
 from dagster_ckpt.core.coordinator import inputs as i
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.coordinator.effects import (
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointRejected,
+    CheckpointSubsumed,
+    CheckpointTriggered,
+    CoordinatorEvent,
+    JobFailed,
+    StageAcknowledged,
+    StopEnded,
+)
+from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import CommitPermit, NotifyComplete
 from dagster_ckpt.core.metadata_text import encode_metadata
@@ -32,7 +47,6 @@ from dagster_ckpt.errors import (
 )
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.checkpoint_log import log_event
 from dagster_ckpt.runtime.driver.hooks import (
     HearsAcknowledgements,
     HearsEnds,
@@ -41,10 +55,58 @@ from dagster_ckpt.runtime.driver.hooks import (
     serialized,
 )
 from dagster_ckpt.runtime.engine import AttemptEngine
-from dagster_ckpt.runtime.shared_files import write_subtask_handles
+from dagster_ckpt.runtime.files import write_subtask_handles
 from dagster_ckpt.runtime.stored import read_stored_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")
+
+
+def log_event(pipeline: PipelineId, event: CoordinatorEvent) -> None:
+    """Log what listeners hear."""
+    match event:
+        case CheckpointTriggered(checkpoint_id=number, kind=kind, triggered_at=at):
+            log.info(
+                "Triggering checkpoint %d (type=%s) @ %d for pipeline %s.",
+                number,
+                kind.name,
+                at * 1e3,
+                pipeline,
+            )
+        case CheckpointRejected(reason=reason, message=message):
+            log.info("Checkpoint request of pipeline %s rejected (%s): %s", pipeline, reason.name, message)
+        case StageAcknowledged(checkpoint_id=number, uid=uid, acknowledged=acknowledged, expected=expected):
+            line = "Received acknowledge message for checkpoint %d from stage %s of pipeline %s (%d of %d)."
+            log.debug(line, number, uid, pipeline, acknowledged, expected)
+        case CheckpointCompleted():
+            _log_completed(pipeline, event)
+        case CheckpointFailed(checkpoint_id=number, reason=reason, message=message):
+            log.warning(
+                "Checkpoint %d of pipeline %s failed (%s): %s", number, pipeline, reason.name, message
+            )
+        case CheckpointSubsumed(checkpoint_id=number):
+            log.debug("Checkpoint %d of pipeline %s is subsumed.", number, pipeline)
+        case CheckpointDiscarded(checkpoint_id=number):
+            log.debug("Checkpoint %d of pipeline %s is discarded: its files are deleted.", number, pipeline)
+        case JobFailed(cause=cause):
+            log.error("Failing the run of pipeline %s: %s", pipeline, cause)
+        case StopEnded(checkpoint_id=number):
+            log.info("Stop-with-savepoint of pipeline %s ended (checkpoint %s).", pipeline, number)
+        case _:
+            assert_never(event)
+
+
+def _log_completed(pipeline: PipelineId, event: CheckpointCompleted) -> None:
+    numbers = event.statistics
+    ended = numbers.ended_at or numbers.triggered_at
+    log.info(
+        "Completed checkpoint %d for pipeline %s (%d bytes, checkpointDuration=%.0f ms, finalizationTime=%.0f ms).",
+        event.checkpoint_id,
+        pipeline,
+        numbers.bytes_full,
+        (ended - numbers.triggered_at) * 1e3,
+        (ended - (numbers.latest_ack_at or ended)) * 1e3,
+    )
+
 
 SAVEPOINT_TRIES = 10
 RETRY_PAUSE = 0.2

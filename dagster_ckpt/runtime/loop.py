@@ -17,13 +17,13 @@ from dagster_ckpt.core.checkpoint.statistics import (
     snapshot_of,
 )
 from dagster_ckpt.core.coordinator import inputs as i
-from dagster_ckpt.core.coordinator.counting import pending_statistics
 from dagster_ckpt.core.coordinator.deletions import (
     due_for_cleaning,
     shared_files_free_below,
     with_stored,
 )
 from dagster_ckpt.core.coordinator.effects import Effect
+from dagster_ckpt.core.coordinator.metadata import pending_statistics
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.coordinator.triggering import is_due
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -33,12 +33,11 @@ from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.cleaner import Cleaner
 from dagster_ckpt.runtime.driver.hooks import HearsAcknowledgements, close_hooks
 from dagster_ckpt.runtime.effects import EffectRunner, make_permit
 from dagster_ckpt.runtime.engine import AttemptEngine
+from dagster_ckpt.runtime.files import Cleaner, SharedFiles
 from dagster_ckpt.runtime.record_store import parse_row
-from dagster_ckpt.runtime.shared_files import SharedFiles
 from dagster_ckpt.runtime.stored import CheckpointLocation, read_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")

@@ -21,7 +21,7 @@ from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.shared_files import handles_of
+from dagster_ckpt.runtime.files import handles_of
 from dagster_ckpt.runtime.stored import read_metadata
 
 log = logging.getLogger("dagster_ckpt.coordinator")

@@ -16,9 +16,8 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, RestoreDecision, choose_restore_point
-from dagster_ckpt.core.restore.facts import AttemptEnd, PreviousAttempt, RestoreFacts
+from dagster_ckpt.core.restore.facts import AttemptEnd, KnownHistory, PreviousAttempt, RestoreFacts, Seen
 from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of
-from dagster_ckpt.core.restore.lineage import KnownHistory, Seen
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import HistoryFacts, StartFacts
 from dagster_ckpt.core.restore_point import At, RestorePoint

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from dagster_ckpt.core.checkpoint.line import that_tell_ends
-from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE, SUMMARY_WINDOW, StatisticsSnapshot
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
-from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
+from dagster_ckpt.core.checkpoint.tasks import CheckpointPlan, StageStatus, bits
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId, StageUid
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.outcomes import (
+from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.request import (
     CheckpointOutcome,
     Completed,
     Failed,
@@ -26,9 +26,8 @@ from dagster_ckpt.core.outcomes import (
     Triggered,
     TriggerOutcome,
 )
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.restore.choice import Adopt, Restore, RestoreDecision
-from dagster_ckpt.core.restore.finished_state import staying_finished
+from dagster_ckpt.core.restore.matching import staying_finished
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.runtime.effects import make_permit
 from dagster_ckpt.runtime.loop import EventLoop

@@ -15,8 +15,7 @@ from sqlalchemy import text
 
 from dagster_ckpt.adapters import sql_database, sql_engine
 from dagster_ckpt.adapters.fsspec_storage import open_storage
-from dagster_ckpt.adapters.sql_storage import SqlCheckpointStorage
-from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
+from dagster_ckpt.adapters.sql_store import SqlCheckpointStorage, SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import LARGEST_OBJECT
 from dagster_ckpt.core.paths import StoredObject

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
 from dagster_ckpt.adapters import sql_database, sql_engine
-from dagster_ckpt.adapters.sql_schema import HEAD_REVISION, VERSION_TABLE, metadata
+from dagster_ckpt.adapters.sql_database import HEAD_REVISION, VERSION_TABLE, metadata
 from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, OutcomeUnknown, Unavailable

@@ -20,8 +20,8 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import Chain
-from dagster_ckpt.core.outcomes import Completed
 from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import Completed
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.record_store import RecordStore

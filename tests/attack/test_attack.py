@@ -18,7 +18,7 @@ import pytest
 
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.request import Completed
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished

@@ -9,9 +9,9 @@ from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CoordinatorEpoch, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StateHandle, SubtaskReport
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.outcomes import Completed, Failed, Pending
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.request import Completed, Failed, Pending
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.runtime.audit import MOST_SHOWN, Operator
+from dagster_ckpt.runtime.record_store import MOST_SHOWN, Operator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.outcomes import Rejected
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
+from dagster_ckpt.core.request import Rejected
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import Answering, RecordingOperatorCoordinator

@@ -13,10 +13,10 @@ from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped, Stopped
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.request import Queued, Rejected, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

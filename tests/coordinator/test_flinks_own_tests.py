@@ -10,8 +10,8 @@ from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.request import Queued, Rejected, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator

@@ -8,8 +8,8 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.outcomes import Completed
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.request import Completed
+from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import Committed
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

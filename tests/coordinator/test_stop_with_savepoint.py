@@ -18,9 +18,8 @@ from dagster_ckpt.core.coordinator.effects import StopEnded
 from dagster_ckpt.core.graph import Edge
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Rejected
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Rejected
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.coordinator.scenarios import two

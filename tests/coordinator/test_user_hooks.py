@@ -9,8 +9,8 @@ import pytest
 
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.metadata_text import MAX_STATE_BYTES, decode_state, encode_state
-from dagster_ckpt.core.outcomes import Failed, Pending
 from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.request import Failed, Pending
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.driver.user_hook import UserHook
 from dagster_ckpt.testing import CoordinatorHarness

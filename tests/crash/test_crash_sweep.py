@@ -21,15 +21,14 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete, StageAcknowledgement, StateHandle, StateScope
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot
-from dagster_ckpt.core.outcomes import Triggered
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Triggered
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
-from dagster_ckpt.runtime.shared_files import handles_of, no_manifest, write_subtask_handles
+from dagster_ckpt.runtime.files import handles_of, no_manifest, write_subtask_handles
 from dagster_ckpt.testing.background import ManualBackground
 from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faults import (

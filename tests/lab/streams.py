@@ -14,8 +14,14 @@ from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, Checkpoin
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import CheckpointOutcome, Completed, Pending, Queued, Triggered
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import (
+    CheckpointOutcome,
+    CheckpointRequest,
+    Completed,
+    Pending,
+    Queued,
+    Triggered,
+)
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway

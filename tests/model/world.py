@@ -19,12 +19,11 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
-from dagster_ckpt.core.outcomes import Triggered
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.reasons import AcknowledgeResult
-from dagster_ckpt.core.request import SnapshotScope
+from dagster_ckpt.core.request import SnapshotScope, Triggered
 from dagster_ckpt.errors import Fenced, OutcomeUnknown, Unavailable
-from dagster_ckpt.runtime.shared_files import handles_of, no_manifest
+from dagster_ckpt.runtime.files import handles_of, no_manifest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.faulty import SimulatedCrash
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage

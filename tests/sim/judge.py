@@ -9,7 +9,7 @@ from typing import Any
 
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.runtime.shared_files import handles_of
+from dagster_ckpt.runtime.files import handles_of
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 from tests.sim.outside import TABLES, Row, Table

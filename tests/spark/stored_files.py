@@ -28,7 +28,7 @@ from dagster_ckpt.ext.spark_pipelines.published import Computed
 from dagster_ckpt.operations.snapshots.contents import batch_conf, readers_of
 from dagster_ckpt.operations.snapshots.inspect import state_tables
 from dagster_ckpt.operations.snapshots.verify import verify_snapshot
-from dagster_ckpt.runtime.shared_files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
+from dagster_ckpt.runtime.files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, decode, encode, encode_options
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.release import Release

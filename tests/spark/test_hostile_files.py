@@ -24,7 +24,7 @@ from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.ext.attach.sinks import named_files
 from dagster_ckpt.ext.upgrade_plan.rebuild import forget_savepoint
-from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
+from dagster_ckpt.runtime.files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.channel.entries import decode
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.committables import (

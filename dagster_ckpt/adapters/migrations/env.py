@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from dagster_ckpt.adapters.sql_schema import VERSION_TABLE, metadata
+from dagster_ckpt.adapters.sql_database import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -58,8 +58,8 @@ from dagster_ckpt.core.alignment.events import (
     TimerFired,
     TriggerSnapshot,
     Unblock,
+    options_for,
 )
-from dagster_ckpt.core.alignment.options import options_for
 from dagster_ckpt.core.alignment.tracker import handler_for
 
 __all__ = [

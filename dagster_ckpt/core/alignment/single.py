@@ -25,10 +25,10 @@ from dagster_ckpt.core.alignment.events import (
     ForwardCancel,
     TimerFired,
     Unblock,
+    check_options,
+    is_unaligned,
 )
-from dagster_ckpt.core.alignment.options import check_options, is_unaligned
-from dagster_ckpt.core.alignment.phases import AlignedPhase, Outcome, Phase
-from dagster_ckpt.core.alignment.progress import AlignmentCount, deadline
+from dagster_ckpt.core.alignment.phases import AlignedPhase, AlignmentCount, Outcome, Phase, deadline
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import Alignment
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason

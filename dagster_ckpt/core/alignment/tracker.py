@@ -25,9 +25,10 @@ from dagster_ckpt.core.alignment.events import (
     TimerFired,
     TriggerSnapshot,
     Unblock,
+    check_options,
+    is_unaligned,
 )
-from dagster_ckpt.core.alignment.options import check_options, is_unaligned
-from dagster_ckpt.core.alignment.progress import AlignmentCount
+from dagster_ckpt.core.alignment.phases import AlignmentCount
 from dagster_ckpt.core.alignment.single import AfterEnd, SingleCheckpointHandler, Switching
 from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId

@@ -2,10 +2,8 @@
 
 | file | what it owns |
 |---|---|
-| ``requests`` | the only queue of requests |
-| ``scheduler`` | when the periodic scheduler fires |
-| ``plan`` | which subtasks are triggered, waited for and notified |
-| ``tasks`` | status and current try of every subtask |
+| ``requests`` | the only queue of requests; when the periodic scheduler fires |
+| ``tasks`` | status and current try of every subtask; which subtasks are triggered, waited for and notified |
 | ``pending`` | how far a pending checkpoint got |
 | ``record`` | the coordinator's durable record of one pipeline |
 | ``requeue`` | orders to put quarantined rows through their stage again |

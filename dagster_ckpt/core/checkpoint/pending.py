@@ -13,9 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from dagster_ckpt.core.checkpoint.plan import CheckpointPlan
 from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
-from dagster_ckpt.core.checkpoint.tasks import TaskTable
+from dagster_ckpt.core.checkpoint.tasks import CheckpointPlan, TaskTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import StateHandle, SubtaskAcknowledgement, SubtaskReport
 from dagster_ckpt.core.model import SnapshotMetrics

@@ -10,9 +10,8 @@
 | ``triggering`` | from the queue to a triggered checkpoint |
 | ``acknowledgements`` | answers of stages, in time or late; driver-side states, results of master hooks |
 | ``completion`` | how a checkpoint ends: completed or aborted |
-| ``metadata`` | from acknowledgements to the content of ``_metadata`` |
+| ``metadata`` | content of ``_metadata`` from acknowledgements; the numbers of a checkpoint |
 | ``stopping`` | how stop-with-savepoint goes on when savepoint or stages end |
 | ``deletions`` | which deletions are due, and which shared files go with them |
 | ``lifecycle`` | stages come and go, the timer runs, the run ends |
-| ``counting`` | where the statistics of a checkpoint are drawn from |
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision, FailureScope
-from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import (
     OPERATIONS_REMEMBERED,
     CoordinatorRecord,
@@ -19,16 +18,16 @@ from dagster_ckpt.core.checkpoint.record import (
 )
 from dagster_ckpt.core.checkpoint.requests import QueuedRequest
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointFailed
+from dagster_ckpt.core.checkpoint.tasks import blocking_edge
 from dagster_ckpt.core.coordinator.effects import CheckpointRejected
 from dagster_ckpt.core.coordinator.inputs import HistoryOutdated, LeaseRenewed, MailTaken, RequestBroken
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
-from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.core.properties import CheckpointProperties, properties_for
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Queued, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.errors import InvalidRequest
 
 # --- request ------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from dagster_ckpt.core.checkpoint.requeue import left_by
 from dagster_ckpt.core.checkpoint.shown import ShownTables
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointCreated, SavepointFailed
-from dagster_ckpt.core.coordinator.counting import ended_statistics, remembered, status_changed
 from dagster_ckpt.core.coordinator.effects import (
     AbortCoordinators,
     AbortHooks,
@@ -35,6 +34,7 @@ from dagster_ckpt.core.coordinator.effects import (
     SendComplete,
 )
 from dagster_ckpt.core.coordinator.inputs import CheckpointBroken, MetadataWritten
+from dagster_ckpt.core.coordinator.metadata import ended_statistics, remembered, status_changed
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.files.retention import CompletedStore, completed_store

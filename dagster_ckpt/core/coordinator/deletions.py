@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.coordinator.counting import status_changed
 from dagster_ckpt.core.coordinator.effects import CheckpointDiscarded
 from dagster_ckpt.core.coordinator.inputs import CleaningBegan, CleaningEnded
+from dagster_ckpt.core.coordinator.metadata import status_changed
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision
 from dagster_ckpt.core.files.retention import completed_store
 from dagster_ckpt.core.ids import CheckpointId

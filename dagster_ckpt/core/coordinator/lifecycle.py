@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from dagster_ckpt.core.checkpoint.line import is_ending_the_run, newest_retained
 from dagster_ckpt.core.checkpoint.pending import Phase
-from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
-from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.checkpoint.tasks import StageStatus, blocking_edge
 from dagster_ckpt.core.coordinator.acknowledgements import finalize_if_complete, writer_ended
 from dagster_ckpt.core.coordinator.admission import check_target, known_operation, reject, request
 from dagster_ckpt.core.coordinator.completion import abort, abort_all, pointed_to

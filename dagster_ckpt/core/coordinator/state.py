@@ -8,13 +8,16 @@ from enum import StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from dagster_ckpt.core.checkpoint.pending import PendingState, caught_up, replace_fast, resume_progress
-from dagster_ckpt.core.checkpoint.plan import blocking_edge
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
-from dagster_ckpt.core.checkpoint.requests import RequestQueue
-from dagster_ckpt.core.checkpoint.scheduler import PeriodicScheduler, effective_interval, effective_min_pause
+from dagster_ckpt.core.checkpoint.requests import (
+    PeriodicScheduler,
+    RequestQueue,
+    effective_interval,
+    effective_min_pause,
+)
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
-from dagster_ckpt.core.checkpoint.tasks import TaskTable
+from dagster_ckpt.core.checkpoint.tasks import TaskTable, blocking_edge
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.effects import CoordinatorEvent, Effect, Tell
 from dagster_ckpt.core.graph import PipelineGraph

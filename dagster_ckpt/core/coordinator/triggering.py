@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_ckpt.core.alignment.options import options_for
+from dagster_ckpt.core.alignment.events import options_for
 from dagster_ckpt.core.checkpoint.line import on_line
 from dagster_ckpt.core.checkpoint.pending import PendingState, Phase, begin_progress
-from dagster_ckpt.core.checkpoint.plan import CheckpointPlan, NotPossible, calculate_plan
 from dagster_ckpt.core.checkpoint.record import (
     OperationRecord,
     PendingRecord,
@@ -18,7 +17,7 @@ from dagster_ckpt.core.checkpoint.record import (
     TriggerRecord,
 )
 from dagster_ckpt.core.checkpoint.requests import Chosen, QueuedRequest, QueueLoad, TooSoon, Wait
-from dagster_ckpt.core.checkpoint.tasks import bits
+from dagster_ckpt.core.checkpoint.tasks import CheckpointPlan, NotPossible, bits, calculate_plan
 from dagster_ckpt.core.coordinator.admission import (
     failed_before_id,
     pre_check,
@@ -26,7 +25,6 @@ from dagster_ckpt.core.coordinator.admission import (
     request,
     with_operation,
 )
-from dagster_ckpt.core.coordinator.counting import pending_statistics
 from dagster_ckpt.core.coordinator.effects import (
     AskCoordinators,
     CallHooks,
@@ -36,16 +34,16 @@ from dagster_ckpt.core.coordinator.effects import (
     SendTrigger,
 )
 from dagster_ckpt.core.coordinator.inputs import HooksCalled, LocationMade
+from dagster_ckpt.core.coordinator.metadata import pending_statistics
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.messages import BarrierOptions, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Queued, Triggered, TriggerOutcome
 from dagster_ckpt.core.paths import CheckpointPaths
 from dagster_ckpt.core.properties import CheckpointProperties, SharingStrategy
 from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, SnapshotScope
+from dagster_ckpt.core.request import CheckpointRequest, Queued, SnapshotScope, Triggered, TriggerOutcome
 from dagster_ckpt.core.units import duration
 
 # --- the next request ---------------------------------------------------------------------------------------

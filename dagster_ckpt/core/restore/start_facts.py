@@ -14,8 +14,7 @@ from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.choice import FromSnapshot
-from dagster_ckpt.core.restore.facts import RestoreFacts, RestorePurpose
-from dagster_ckpt.core.restore.lineage import KnownHistory, Seen
+from dagster_ckpt.core.restore.facts import KnownHistory, RestoreFacts, RestorePurpose, Seen
 from dagster_ckpt.core.restore_point import Latest, RestorePoint
 
 Look = Callable[[], None]

@@ -11,15 +11,22 @@ from dagster_ckpt.core.config import ClaimMode
 from dagster_ckpt.core.ids import leaves_room
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.restore.choice import was_restored_by_an_earlier_try
-from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
-from dagster_ckpt.core.restore.finished_state import FinishedState, check_finished_states
-from dagster_ckpt.core.restore.lineage import (
+from dagster_ckpt.core.restore.facts import (
+    Origin,
+    RestorePurpose,
     refuse_another_history,
     refuse_former_name,
     refuse_lost_record,
     refuse_older_store,
 )
-from dagster_ckpt.core.restore.matching import MatchedStages, match_stages, non_restored_state, other_inputs
+from dagster_ckpt.core.restore.matching import (
+    FinishedState,
+    MatchedStages,
+    check_finished_states,
+    match_stages,
+    non_restored_state,
+    other_inputs,
+)
 from dagster_ckpt.core.restore.start_facts import (
     CodeFacts,
     HistoryFacts,

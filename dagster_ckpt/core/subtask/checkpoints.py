@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
-from dagster_ckpt.core.alignment.options import is_timeoutable, is_unaligned, with_unaligned_supported
+from dagster_ckpt.core.alignment.events import is_timeoutable, is_unaligned, with_unaligned_supported
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.model import CheckpointKind

@@ -2,9 +2,8 @@
 
 | file | what it owns |
 |---|---|
-| ``ownership`` | who is alive, who may run, what becomes of an attempt that may be dead |
+| ``ownership`` | who is alive, who may run, what becomes of a dead attempt; whether a failed run is started again |
 | ``approval`` | whether a restore, or a swap of readers, may be made that people were shown |
 | ``reporting`` | which of a stream's checkpoints become events of their own; the partitions of that asset |
 | ``alarms`` | failures since the last completion, and when people are told: once per episode |
-| ``restarts`` | whether a pipeline whose run failed is started again, and when |
 """

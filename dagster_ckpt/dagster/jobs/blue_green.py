@@ -30,7 +30,7 @@ from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.reports.tables import swapped_events
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.runtime.audit import Operator
+from dagster_ckpt.runtime.record_store import Operator
 
 if TYPE_CHECKING:
     from dagster_ckpt.dagster.runs.attempt import PipelineAttempt

@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.runtime.audit import Operator
+from dagster_ckpt.runtime.record_store import Operator
 
 if TYPE_CHECKING:
     from dagster_ckpt.operations.care.dispose import Disposed

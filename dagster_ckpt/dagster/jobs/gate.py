@@ -42,8 +42,7 @@ from dagster_ckpt.dagster.runs.turn import owner_of
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.runtime.audit import Operator
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.record_store import Operator, RecordStore
 
 
 def previewed(

@@ -28,7 +28,7 @@ from dagster_ckpt.dagster.names import (
 )
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.runtime.audit import NOBODY, Operator
+from dagster_ckpt.runtime.record_store import NOBODY, Operator
 
 
 class SavepointConfig(Labeled, dg.Config):

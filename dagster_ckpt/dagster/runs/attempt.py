@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.outcomes import Completed
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
 from dagster_ckpt.dagster.reports.events import DagsterEvents

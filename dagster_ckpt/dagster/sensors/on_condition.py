@@ -23,7 +23,7 @@ from dagster_ckpt.dagster.sensors.shared import BoundCoordinator, Cursor, read_c
 from dagster_ckpt.errors import Unavailable
 
 if TYPE_CHECKING:
-    from dagster_ckpt.adapters.arrivals import Arrivals
+    from dagster_ckpt.adapters.fsspec_storage import Arrivals
 
 
 class FilesCursor(Cursor):
@@ -55,7 +55,7 @@ def build_new_files_sensor(
         default_status=dg.DefaultSensorStatus.STOPPED,
     )
     def new_files(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        from dagster_ckpt.adapters.arrivals import look_at
+        from dagster_ckpt.adapters.fsspec_storage import look_at
         from dagster_ckpt.dagster.runs.turn import owner_of
         from dagster_ckpt.runtime.record_store import RecordStore
 

@@ -11,14 +11,15 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.supervision.ownership import OwnerState, is_lost
-from dagster_ckpt.core.supervision.restarts import (
+from dagster_ckpt.core.supervision.ownership import (
     LastRun,
     LastRunFacts,
+    OwnerState,
     RestartDeclined,
     RestartLater,
     RestartPolicy,
     decide_restart,
+    is_lost,
 )
 from dagster_ckpt.dagster.jobs.run_config import RestoreConfig, without_restore_options
 from dagster_ckpt.dagster.names import (

@@ -34,8 +34,7 @@ from dagster_ckpt.ext.attach.queries import NO_PART, Queries, table_location
 from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, WriterPatch, refuse_connect
-from dagster_ckpt.runtime.audit import NOBODY
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.record_store import NOBODY, RecordStore
 from dagster_ckpt.spark.java.sessions import progress_since
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
 from dagster_ckpt.spark.snapshot.row_counts import note_late

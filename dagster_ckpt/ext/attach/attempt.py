@@ -14,15 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from dagster_ckpt.core.checkpoint.lease import Lease
-from dagster_ckpt.core.checkpoint.scheduler import effective_interval
+from dagster_ckpt.core.checkpoint.requests import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.admission import request_of
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent, StageAcknowledged
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed, Failed, Rejected, Triggered
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest

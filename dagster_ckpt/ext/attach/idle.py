@@ -9,8 +9,7 @@ from dagster_ckpt.cli.context import Locations, StoreExpectation
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import local_folder
-from dagster_ckpt.core.outcomes import Completed
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed
 from dagster_ckpt.errors import Declined, NotFound
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.owner import ProgramOwner

@@ -36,9 +36,8 @@ from dagster_ckpt.ext.attach.sinks import (
 )
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
-from dagster_ckpt.runtime.audit import NOBODY, Operator
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.runtime.record_store import RecordStore
+from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordStore
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot

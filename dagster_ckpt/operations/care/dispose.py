@@ -27,8 +27,7 @@ from dagster_ckpt.operations.deployment import (
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.contents import files_of
 from dagster_ckpt.ports import AuditRow
-from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, with_status
+from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordChange, RecordStore, with_status
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 

@@ -14,8 +14,8 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
-from dagster_ckpt.core.restore.lineage import Seen
 from dagster_ckpt.core.units import ago, counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, NotFound, Unavailable
 from dagster_ckpt.operations.care.clean import plan_cleaning

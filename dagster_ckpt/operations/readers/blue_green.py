@@ -34,8 +34,7 @@ from dagster_ckpt.operations.readers.open_sink import (
 )
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.ports import AuditRow
-from dagster_ckpt.runtime.audit import NOBODY, Operator
-from dagster_ckpt.runtime.record_store import RecordChange
+from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordChange
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.source.positions import source_positions
 

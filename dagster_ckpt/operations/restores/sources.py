@@ -11,13 +11,13 @@ from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.restore.finished_state import staying_finished
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
     NonRestoredState,
     StageMatch,
     match_hooks,
     non_restored_state,
+    staying_finished,
 )
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment

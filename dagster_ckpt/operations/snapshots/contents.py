@@ -13,7 +13,7 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
 from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.runtime.shared_files import handles_of_subtasks
+from dagster_ckpt.runtime.files import handles_of_subtasks
 from dagster_ckpt.spark.directories import PLAN
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.snapshot.checkpoint_files import OffsetRecord, Unreadable, read_offset

@@ -17,15 +17,14 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import Chain, CheckpointMetadata
 from dagster_ckpt.core.restore.choice import Fresh, Restore
-from dagster_ckpt.core.restore.facts import RestorePurpose
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import RestorePurpose, Seen
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import OutsideFacts, StartFacts
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
-from dagster_ckpt.runtime.cleaner import Background, ThreadBackground
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.user_hook import UserHook
+from dagster_ckpt.runtime.files import Background, ThreadBackground
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.status import finished_stages
 from dagster_ckpt.runtime.stored import read_metadata

@@ -15,7 +15,7 @@ from typing import Literal
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import Record
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory

@@ -16,7 +16,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.location import local_path, one_spelling, same_place
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.attempt.showing import HeldChanges, changed_before

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_ckpt.authoring.stage_state import StageContext, begun
+from dagster_ckpt.authoring.hooks import StageContext, begun
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest

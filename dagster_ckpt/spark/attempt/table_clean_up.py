@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.request import Completed
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.model import CheckpointMetadata

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
-from dagster_ckpt.core.outcomes import Failed, Rejected, Triggered
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Failed, Rejected, Triggered
 from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, Unavailable
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.participant import Requeue

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dagster_ckpt.core.checkpoint.scheduler import effective_interval
+from dagster_ckpt.core.checkpoint.requests import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.units import duration

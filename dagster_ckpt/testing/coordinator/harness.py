@@ -24,8 +24,7 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.restore.facts import DirectoryState
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import DirectoryState, Seen
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership

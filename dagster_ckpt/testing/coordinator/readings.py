@@ -17,10 +17,10 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
-from dagster_ckpt.core.outcomes import CheckpointOutcome
 from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.core.properties import CheckpointProperties
 from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.request import CheckpointOutcome
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import NotFound

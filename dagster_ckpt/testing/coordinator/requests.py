@@ -7,8 +7,15 @@ from typing import Unpack
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Queued, Rejected, Triggered, TriggerOutcome
-from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin, SnapshotScope
+from dagster_ckpt.core.request import (
+    CheckpointRequest,
+    Queued,
+    Rejected,
+    RequestOrigin,
+    SnapshotScope,
+    Triggered,
+    TriggerOutcome,
+)
 from dagster_ckpt.testing.coordinator.settings import RequestFields, TriggerFields
 from dagster_ckpt.testing.coordinator.tasks import Tasks
 from dagster_ckpt.testing.coordinator.world import PlayedAttempt

@@ -16,8 +16,7 @@ from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.location import StorageKind
 from dagster_ckpt.core.periods import Retention
 from dagster_ckpt.core.request import SnapshotScope
-from dagster_ckpt.core.restore.facts import DirectoryState
-from dagster_ckpt.core.restore.lineage import Seen
+from dagster_ckpt.core.restore.facts import DirectoryState, Seen
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.driver.hooks import MasterHook

@@ -22,7 +22,7 @@ from dagster_ckpt.core.paths import exclusive_file
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.runtime.shared_files import write_subtask_handles
+from dagster_ckpt.runtime.files import write_subtask_handles
 from dagster_ckpt.testing.coordinator.faults import Faults
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.world import PlayedAttempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.alignment.options import (
+from dagster_ckpt.core.alignment.events import (
     as_unaligned,
     check_options,
     force_aligned,

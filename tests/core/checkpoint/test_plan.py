@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.checkpoint.plan import CheckpointPlan, NotPossible, calculate_plan, pointwise_inputs
-from dagster_ckpt.core.checkpoint.tasks import StageStatus, TaskTable, bits
+from dagster_ckpt.core.checkpoint.tasks import (
+    CheckpointPlan,
+    NotPossible,
+    StageStatus,
+    TaskTable,
+    bits,
+    calculate_plan,
+    pointwise_inputs,
+)
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
 from dagster_ckpt.testing.graph import build_graph

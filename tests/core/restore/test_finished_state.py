@@ -8,7 +8,7 @@ import pytest
 
 from dagster_ckpt.core.graph import Edge, EdgePattern, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.restore.finished_state import FinishedState, check_finished_states
+from dagster_ckpt.core.restore.matching import FinishedState, check_finished_states
 from dagster_ckpt.errors import InvalidRequest
 
 RUNNING, PARTLY, FULLY = (

@@ -24,6 +24,7 @@ from dagster_ckpt.core.restore.choice import Adopt, Fresh, FromSnapshot, Restore
 from dagster_ckpt.core.restore.facts import (
     AttemptEnd,
     DirectoryState,
+    KnownHistory,
     KnownSnapshot,
     Origin,
     PreviousAttempt,
@@ -33,7 +34,6 @@ from dagster_ckpt.core.restore.facts import (
     shape_of,
 )
 from dagster_ckpt.core.restore.from_snapshot import as_known, line_after, purpose_for, restore_of
-from dagster_ckpt.core.restore.lineage import KnownHistory
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 
 PIPELINE = PipelineId("flights")

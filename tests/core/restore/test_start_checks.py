@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.restore.lineage import KnownHistory, Seen
+from dagster_ckpt.core.restore.facts import KnownHistory, Seen
 from dagster_ckpt.core.restore.start_checks import START_CHECKS, Part, refuse_start
 from dagster_ckpt.core.restore.start_facts import (
     CodeFacts,

@@ -19,7 +19,7 @@ from dagster_ckpt.core.supervision.alarms import (
     failure_streak,
     judge_alarms,
 )
-from dagster_ckpt.core.supervision.restarts import (
+from dagster_ckpt.core.supervision.ownership import (
     LastRun,
     LastRunFacts,
     RestartDeclined,

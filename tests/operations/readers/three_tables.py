@@ -23,9 +23,8 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement
 from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.core.outcomes import Completed, Triggered
 from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Completed, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.operations.deployment import Deployment

@@ -19,7 +19,7 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.snapshots.contents import batch_conf, files_of, operators_of
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapshot
-from dagster_ckpt.runtime.shared_files import handles_of_subtasks, write_subtask_handles
+from dagster_ckpt.runtime.files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot import upload
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Completed
+from dagster_ckpt.core.request import Completed
 from tests.lab.lab import Lab
 from tests.lab.streams import until
 from tests.spark.streaming.pipelines import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.outcomes import Failed
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Failed
 from tests.lab.lab import Lab
 from tests.lab.streams import Running, until
 from tests.spark.hooked import Diary, hooked

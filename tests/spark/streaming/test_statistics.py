@@ -9,8 +9,7 @@ from dagster_ckpt import checkpoint_statistics
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.outcomes import Failed
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, Failed
 from tests.lab.lab import Lab
 from tests.lab.streams import until
 from tests.spark.hooked import Diary, hooked
