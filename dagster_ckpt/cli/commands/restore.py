@@ -111,7 +111,7 @@ def _previewed(
     *,
     snapshot_of: PipelineId | None = None,
 ) -> RestorePreview:
-    """Return the preview; a fork's own sinks are asked whether they can begin with such rows."""
+    """Return the preview; the code's own sinks are asked whether they can show, or begin with, such rows."""
     previewed = partial(
         preview_restore,
         work.deployment,
@@ -122,7 +122,7 @@ def _previewed(
         code=declared,
         snapshot_of=snapshot_of,
     )
-    if declared is None or not options.fork:
+    if declared is None:
         return previewed()
     try:
         with resources_in(code, restore_job_name(pipeline), [COORDINATOR_KEY]) as resources:

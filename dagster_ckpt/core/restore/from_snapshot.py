@@ -122,16 +122,28 @@ def as_known(decision: Restore, epoch: CoordinatorEpoch) -> KnownSnapshot:
     )
 
 
-def restore_refusals(
+def planned_restore(
     facts: RestoreFacts, uri: str, metadata: CheckpointMetadata, options: RestoreOptions, graph: PipelineGraph
-) -> Iterator[str]:
-    """Yield why the snapshot at ``uri`` would not be restored, by what is known of the pipeline and of the snapshot."""
+) -> Restore:
+    """Return how the snapshot at ``uri`` would be restored, by what is known of the pipeline and of the snapshot.
+
+    Raises InvalidRequest, Corrupt and NotFound as the restore would.
+    """
     facts = replace(facts, previous_names=graph.previous_names)
     load = snapshot_at(At(uri), facts)
     asked = RestorePurpose.FORK if options.fork else RestorePurpose.IN_PLACE
+    purpose = purpose_for(asked, load, metadata, facts)
+    of = {"purpose": purpose, "asked": asked}
+    return restore_of(
+        load, metadata, options=options, facts=facts, graph=graph, config=CheckpointConfig(), **of
+    )
+
+
+def restore_refusals(
+    facts: RestoreFacts, uri: str, metadata: CheckpointMetadata, options: RestoreOptions, graph: PipelineGraph
+) -> Iterator[str]:
+    """Yield why it would not be restored."""
     try:
-        purpose = purpose_for(asked, load, metadata, facts)
-        of = {"purpose": purpose, "asked": asked}
-        restore_of(load, metadata, options=options, facts=facts, graph=graph, config=CheckpointConfig(), **of)
+        planned_restore(facts, uri, metadata, options, graph)
     except CheckpointError as error:
         yield str(error)

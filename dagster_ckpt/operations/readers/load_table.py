@@ -134,9 +134,11 @@ def _cut(found: FoundSnapshot, pipeline: CheckpointedPipeline, uid: StageUid, si
 
 
 def cut_of(
-    source: StoredSnapshot, stage: StageSnapshot, snapshot: TableSnapshot, *, fork: str = ""
+    source: StoredSnapshot, stage: StageSnapshot | None, snapshot: TableSnapshot, *, fork: str = ""
 ) -> SinkCut:
     """Return a sink's part of a snapshot; ``fork``: place of the sink, of a fork that began with the snapshot.
+
+    ``stage``: None for a table that it had no stage for.
 
     Raises Corrupt, Unavailable.
     """
@@ -146,7 +148,7 @@ def cut_of(
         return SinkCut(snapshot=began, batches=(), checkpoint_id=number)
     return SinkCut(
         snapshot=snapshot,
-        batches=prepared_batches_of(source, stage),
+        batches=() if stage is None else prepared_batches_of(source, stage),
         checkpoint_id=CheckpointId(metadata.number_at_sinks),
         lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
     )

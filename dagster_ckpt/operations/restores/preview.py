@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ from dagster_ckpt.core.chains import with_kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
-from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.restore.choice import newest_on_line
-from dagster_ckpt.core.restore.from_snapshot import restore_refusals
+from dagster_ckpt.core.restore.choice import Restore, newest_on_line
+from dagster_ckpt.core.restore.from_snapshot import planned_restore
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
     NonRestoredState,
@@ -33,6 +33,7 @@ from dagster_ckpt.operations.restores.tables import (
     TablePreview,
     of_fork,
     preview_table,
+    refused_by_sinks,
     table_plan,
 )
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
@@ -42,6 +43,7 @@ from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import StageDirectory
+from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.source.positions import SourceLag
@@ -146,7 +148,7 @@ def preview_restore(
 
     ``graph``: the pipeline as its code has it now; without it, as it last ran. ``hooks``: their uids; without these
     their states are not compared. ``code``: the pipeline itself, whose sources are asked whether they can read on.
-    ``coordinator``: where its tables are: a fork's sinks are asked whether they can begin with such rows.
+    ``coordinator``: where its tables are: its sinks are asked whether they can show, or begin with, such rows.
     ``snapshot_of``: whose keys ``restore_from`` has (a fork). Raises NotFound, Corrupt, InvalidRequest, Unavailable.
     """
     found = find_snapshot(deployment, options.restore_from, snapshot_of or pipeline)
@@ -154,12 +156,13 @@ def preview_restore(
     now = _Now.of(deployment, record)
     wanted = graph or _graph_of(pipeline, now.metadata or found.stored.metadata)
     refusals = [*_missing(found.stored)]
+    decision: Restore | None = None
     try:
         wanted = with_kept_chains(wanted, found.stored.metadata.chains) if graph else wanted
-        refusals += restore_refusals(
+        decision = planned_restore(
             facts_of(record), found.location.uri, found.stored.metadata, options, wanted
         )
-    except InvalidRequest as error:
+    except CheckpointError as error:
         refusals.append(str(error))
     matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
     refusals += hook_refusal
@@ -171,6 +174,10 @@ def preview_restore(
     refusals += late_readers(wanted, stages, code)
     sinks = None if code is None or coordinator is None else pipeline_sinks(code, coordinator)
     tables = _tables(found.stored, matches, wanted, options, sinks)
+    if decision is not None and graph is not None and sinks is not None:
+        attempt = AttemptId(record.lineage, CoordinatorEpoch(record.epoch))
+        own = replace(sinks, attempt_id=lambda: attempt)
+        refusals += refused_by_sinks(found.stored, decision, own, options)
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
     ]

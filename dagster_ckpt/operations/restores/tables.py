@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.core.restore.choice import Restore
+from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.operations.readers.load_table import cut_of
+from dagster_ckpt.spark.attempt.left_tables import left_table
+from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.sinks_at_start import refuse_forks
 from dagster_ckpt.spark.sink.opening import open_at
-from dagster_ckpt.spark.sink.port import Difference
+from dagster_ckpt.spark.sink.port import Difference, LaterRows, SinkCut
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 
@@ -89,6 +93,40 @@ def preview_table(
     except CheckpointError as error:
         return _preview(stage, cut, TableFate.IMPOSSIBLE, str(error))
     return _preview_of(stage, cut, plan, found)
+
+
+def refused_by_sinks(
+    source: StoredSnapshot, decision: Restore, sinks: PipelineSinks, options: RestoreOptions
+) -> Iterator[str]:
+    """Yield why sinks of now would refuse a restore of the pipeline's own snapshot, by the rules of its run.
+
+    A fork's are asked table by table. Rows that the checkpoint itself holds are not: the run puts them back first.
+    """
+    if decision.purpose is RestorePurpose.FORK:
+        return
+    refusals = SinkRefusals(sinks=sinks, keep_rows_of=options.keep_rows_of)
+    later = LaterRows.SET_ASIDE if options.roll_back_tables else LaterRows.KEEP
+    try:
+        sinks.seen()
+        refusals.refuse_unknown()
+        refusals.refuse_other_tables(decision)
+        cuts = {uid: _cut_of(source, decision, sinks, uid) for uid, _, _ in sinks.opened()}
+        refusals.refuse_changed(cuts)
+        asked = {
+            uid: replace(cut, batches=()) if cut is not None and sinks.of(uid).rereads else cut
+            for uid, cut in cuts.items()
+        }
+        refusals.refuse_where_impossible(asked, decision, later)
+    except CheckpointError as error:
+        yield str(error)
+
+
+def _cut_of(source: StoredSnapshot, decision: Restore, sinks: PipelineSinks, uid: StageUid) -> SinkCut | None:
+    stage = next((one.snapshot for one in decision.stages.matches if one.uid == uid), None)
+    if stage is not None and stage.table is not None:
+        return cut_of(source, stage, stage.table)
+    left = left_table(uid, sinks, decision)
+    return None if left is None else cut_of(source, None, left)
 
 
 def of_fork(origins: TablePreview, pipeline: PipelineId, uid: StageUid, plan: TablePlan) -> TablePreview:

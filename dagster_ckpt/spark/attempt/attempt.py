@@ -319,6 +319,6 @@ def _check_beginning(setup: PipelineSetup, tables: PipelineSinks, decision: Rest
         before=_shown_before(setup),
         keep_rows_of=setup.restore.keep_rows_of,
     )
-    at_start.refuse_unknown()
+    at_start.refusals.refuse_unknown()
     if isinstance(decision, Fresh) and setup.restore.roll_back_tables:
         at_start.refuse_beginning()

@@ -7,25 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, table_of
+from dagster_ckpt.spark.attempt.left_tables import left_table, table_of
 from dagster_ckpt.spark.attempt.showing import ShownBefore
+from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
-from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
-from dagster_ckpt.spark.sink.published import MOVED, has_waiting, note_published, place_of_rows, why_put_back
+from dagster_ckpt.spark.sink.published import has_waiting, note_published, place_of_rows, why_put_back
 from dagster_ckpt.spark.sink.waiting import (
-    WAY_OUT_OF_FORK,
     folder_of,
     forget_refused,
     refuse_left_waiting,
@@ -53,25 +50,17 @@ class SinksAtStart:
     keep_rows_of: Collection[str] = ()
     """Sinks whose later rows stay, whatever becomes of the others'."""
 
-    def _later(self, uid: StageUid, later: LaterRows) -> LaterRows:
-        return LaterRows.KEEP if uid in self.keep_rows_of else later
-
-    def refuse_unknown(self) -> None:
-        """Raise InvalidRequest where rows of a sink that is not there are to stay."""
-        sinks = [str(uid) for uid, _, _ in self.sinks.opened()]
-        unknown = sorted(set(self.keep_rows_of) - set(sinks))
-        if unknown:
-            raise InvalidRequest(
-                f"keep_rows_of names {unknown[0]!r}, and the sinks of pipeline {self.sinks.pipeline.name!r} are "
-                f"{', '.join(sorted(sinks)) or 'none'}: name one of these"
-            )
+    @property
+    def refusals(self) -> SinkRefusals:
+        """What the sinks refuse before any is changed."""
+        return SinkRefusals(sinks=self.sinks, keep_rows_of=self.keep_rows_of)
 
     def adopt(self, attempt: AttemptDirectory) -> None:
         """Go on with the sinks as they are; what was being published is finished.
 
         Raises Corrupt for one that shows less than was published to it, or whose staged rows are gone or changed.
         """
-        self._refuse_exchanged(
+        self.refusals.refuse_exchanged(
             {uid: place_of_rows(attempt.stage(uid).root) for uid in self.sinks.pipeline.stages}
         )
         pipeline = self.sinks.pipeline
@@ -158,14 +147,16 @@ class SinksAtStart:
         for uid, _, sink in sinks:
             bring_back(sink, attempt.stage(uid).root, self.before.by(self.sinks.names_of(uid), sink.kind))
         leave = [
-            (uid, sink, None) for uid, _, sink in sinks if self._later(uid, later) is LaterRows.SET_ASIDE
+            (uid, sink, None)
+            for uid, _, sink in sinks
+            if self.refusals.later(uid, later) is LaterRows.SET_ASIDE
         ]
         refuse_where_impossible(leave)
         self.about_to_change()
         for _, name, sink in sinks:
             if sink.never_rolls_back:  # told once, while nothing depends on it yet
                 self.reporter.warn(f"table {name} does not go back with a restore: {sink.never_rolls_back}")
-        self._bring(attempt, lambda uid: self._rolled_back(uid, None, self._later(uid, later)))
+        self._bring(attempt, lambda uid: self._rolled_back(uid, None, self.refusals.later(uid, later)))
 
     def restore(
         self,
@@ -183,8 +174,7 @@ class SinksAtStart:
         """
         forks = self._forks(decision)
         if decision.purpose is not RestorePurpose.FORK:
-            self._refuse_exchanged(_places_of_rows(decision))
-            self._refuse_without_table(decision)
+            self.refusals.refuse_other_tables(decision)
         for uid, _, sink in self.sinks.opened():
             if decision.purpose is RestorePurpose.FORK:  # the origin's folder is no part of a fork's sink
                 forget_folder(attempt.stage(uid).root)
@@ -197,7 +187,8 @@ class SinksAtStart:
                 gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))
                 cuts[uid] = replace(cut, batches=tuple(b for b in cut.batches if b.batch_id not in gone))
         refuse_forks(self.sinks, {uid: cut for uid, cut in cuts.items() if uid in forks and cut is not None})
-        self._refuse_where_impossible(
+        self.refusals.refuse_changed({uid: cut for uid, cut in cuts.items() if uid not in forks})
+        self.refusals.refuse_where_impossible(
             {uid: cut for uid, cut in cuts.items() if uid not in forks}, decision, later
         )
         self.about_to_change()
@@ -206,7 +197,7 @@ class SinksAtStart:
             lambda uid: (
                 self._forked(uid, cuts[uid])
                 if uid in forks
-                else self._rolled_back(uid, cuts[uid], self._later(uid, later))
+                else self._rolled_back(uid, cuts[uid], self.refusals.later(uid, later))
             ),
         )
 
@@ -219,23 +210,6 @@ class SinksAtStart:
             uid
             for uid, _, sink in self.sinks.opened()
             if uid not in self.keep_rows_of and not (is_beginning and has_begun(sink))
-        )
-
-    def _refuse_where_impossible(
-        self, cuts: Mapping[StageUid, SinkCut | None], decision: Restore, later: LaterRows
-    ) -> None:
-        for uid, cut in cuts.items():
-            if cut is not None and not self.sinks.of(uid).has_published(cut.checkpoint_id):
-                self.sinks.refuse_changed(uid, cut.batches)
-        leave = {uid: cut for uid, cut in cuts.items() if self._later(uid, later) is LaterRows.SET_ASIDE}
-        for uid, cut in cuts.items():
-            if cut is not None:
-                refuse = self._refuse_another_table if uid in leave else self._refuse_not_kept
-                refuse(uid, self.sinks.of(uid), cut)
-        refuse_where_impossible(
-            ((uid, self.sinks.of(uid), cut) for uid, cut in leave.items()),
-            since=CheckpointId(decision.metadata.number_at_sinks),
-            left=had_rows(self.sinks, decision),
         )
 
     def _bring(self, attempt: AttemptDirectory, act: Callable[[StageUid], Callable[[], None]]) -> None:
@@ -279,72 +253,6 @@ class SinksAtStart:
             lineages=frozenset((metadata.lineage, *metadata.lineages)) - {""},
         )
 
-    def _refuse_another_table(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
-        """Raise InvalidRequest where a sink's rows are in another place: a renamed sink's table follows its uid.
-
-        Before a sink's first publish there are only rows that wait for it, staged beside their own table.
-        """
-        head = cut.snapshot.head
-        if same_place(cut.snapshot.uri, sink.place) or (head is None and not cut.batches):
-            return
-        is_here = _can_show(sink, cut) if head is None else sink.has_published(head)
-        if not is_here:
-            raise self._in_another_table(uid, sink, cut)
-
-    def _refuse_not_kept(self, uid: StageUid, sink: Sink, cut: SinkCut) -> None:
-        """Raise where rows that wait at the cut are gone: with the later rows kept they go out with the next
-        checkpoint, and without them none would ever complete. Also where those shown are not made on the cut's.
-        """
-        try:
-            if why := sink.why_not_kept(cut):
-                raise InvalidRequest(f"sink {uid}: {why}. Nothing was changed")
-            sink.refuse_lost(cut.batches)
-        except (Corrupt, InvalidRequest) as error:
-            if same_place(cut.snapshot.uri, sink.place):
-                raise
-            raise self._in_another_table(uid, sink, cut) from error
-
-    def _in_another_table(self, uid: StageUid, sink: Sink, cut: SinkCut) -> InvalidRequest:
-        uri = cut.snapshot.uri
-        place = Path(uri)
-        name = place.name if place.parent == self.sinks.table_dir else uri
-        named = f"@spark_sink(table={name!r})" if name != uri else "its former `to`"
-        if self.sinks.pipeline.stages[uid].participant is not None:
-            named = f"quarantine={place.name!r}"
-        return InvalidRequest(
-            f"sink {uid!r} writes table {sink.place}, which has none of the rows of the restore point: they are in "
-            f"{uri}. Go on with that table: {named}; or {MOVED}. Where it was always this table, the store or the "
-            "storage is another deployment's"
-        )
-
-    def _refuse_exchanged(self, rows: Mapping[str, str]) -> None:
-        """Raise InvalidRequest where a sink writes the table that another one's rows are in; ``rows``: by sink.
-
-        Its position tells of that one's batches: rows with their numbers would pass for published.
-        """
-        for uid, _, sink in self.sinks.opened():
-            if uid not in rows or same_place(rows[uid], sink.place):
-                continue
-            owner = next(
-                (one for one, place in rows.items() if place and same_place(place, sink.place)), None
-            )
-            if owner is not None:
-                raise InvalidRequest(
-                    f"sink {uid!r} writes {sink.place} now, and there are the rows of sink {owner!r}: its own would "
-                    "pass for published, and be left out. Give it its table again; or begin without state "
-                    "(restore_from: none), which empties the tables first"
-                )
-
-    def _refuse_without_table(self, decision: Restore) -> None:
-        """Raise InvalidRequest where a restore point has rows that wait for a table its stage has no more."""
-        stages, metadata, matches = self.sinks.pipeline.stages, decision.metadata, decision.stages.matches
-        tables = {str(one.uid): one.snapshot.table for one in matches if stages[one.uid].table is None}
-        tables |= {one.joined.judge.uid: one.joined.judge.table for one in matches if one.joined is not None}
-        for uid, table in ((StageUid(one), t) for one, t in tables.items() if t is not None and t.prepared):
-            sink = open_at(table.uri, table.sink, PipelineId(metadata.pipeline), uid)
-            if sink is not None and not sink.has_published(metadata.number_at_sinks):
-                raise without_table(uid, self.sinks.pipeline.name)
-
     def _rolled_back(self, uid: StageUid, cut: SinkCut | None, later: LaterRows) -> Callable[[], None]:
         try:
             text = self.sinks.of(uid).roll_back(cut, later).text
@@ -370,28 +278,3 @@ class SinksAtStart:
                 self.reporter.info(f"table {name} of the fork begins with the rows of the savepoint: {begun}")
 
         return tell
-
-
-def refuse_forks(sinks: PipelineSinks, cuts: Mapping[StageUid, SinkCut]) -> None:
-    """Raise where a sink of a fork cannot begin with such rows, or they were staged for another one."""
-    for uid, cut in cuts.items():
-        sinks.refuse_changed(uid, cut.batches, way_out=WAY_OUT_OF_FORK)
-        sinks.of(uid).refuse_fork(cut)
-
-
-def _can_show(sink: Sink, cut: SinkCut) -> bool:
-    try:
-        return not sink.cannot_roll_back(cut)
-    except Corrupt:
-        return False
-
-
-def _places_of_rows(decision: Restore) -> dict[str, str]:
-    """Return where the rows of a restore point are, by sink, also of those that are gone; empty: there are none."""
-    matched = {str(match.uid): match.snapshot for match in decision.stages.matches}
-    gone = {saved.uid: saved for saved in decision.metadata.stages if saved.uid in decision.stages.skipped}
-    return {uid: _place_of_rows(saved.table) for uid, saved in (gone | matched).items()}
-
-
-def _place_of_rows(table: TableSnapshot | None) -> str:
-    return "" if table is None or (table.head is None and not table.prepared) else table.uri

@@ -269,6 +269,36 @@ def test_the_preview_of_a_fork_is_refused_as_its_run_is(
     assert pairs_in(shop.attempt.place) == shop.cuts[1].rows
 
 
+@pytest.mark.parametrize(
+    ("sink", "refused"),
+    [
+        ({}, ""),
+        ({"to": DeltaTable("elsewhere")}, "has none of the rows of the restore point"),
+        ({"to": ForEachCheckpoint(print)}, "which has none of the rows"),
+        ({"key": ["k"]}, "were written without a key"),
+        ({"uid": "sums"}, "shows rows of sink 'totals'"),
+    ],
+    ids=["as it was", "another table", "another kind", "another key", "another name"],
+)
+def test_the_preview_of_a_restore_is_refused_as_its_run_is(
+    world: World, sink: dict[str, Any], refused: str
+) -> None:
+    """It said that a table moves, where the run was refused by its sink."""
+    shop = TableWorld(world)
+    sales = sales_with(**{"table": "totals"} | sink if "to" not in sink else sink)
+    resource = resource_of(world, world.folder)
+    found = preview_restore(
+        world.deployment,
+        options("chk-3", allow_non_restored_state=True),
+        SALES,
+        graph=graph(StageSpec(uid=StageUid(sink.get("uid", "totals")))),
+        code=sales,
+        coordinator=resource,
+    )
+    assert [refused in why for why in found.refusals] == [True] * bool(refused), found.refusals
+    assert pairs_in(shop.attempt.place) == shop.cuts[1].rows
+
+
 def test_a_table_whose_rows_are_gone_refuses_the_restore(world: World, tmp_path: Path) -> None:
     stored = TableWorld(world)
     for path in files_in(stored.attempt.place):

@@ -17,8 +17,8 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, SqlTable
 from dagster_ckpt.spark.attempt.left_tables import had_rows, left_table, left_tables
+from dagster_ckpt.spark.attempt.sink_refusals import refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.sinks_at_start import refuse_forks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committable
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
