@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ from dagster_ckpt.core.chains import with_kept_chains
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
-from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
+from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
-from dagster_ckpt.core.restore.choice import Restore, newest_on_line
+from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.core.restore.from_snapshot import planned_restore
 from dagster_ckpt.core.restore.matching import (
     MatchedStages,
@@ -43,7 +43,6 @@ from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.restore_facts import facts_of
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.source.positions import SourceLag
@@ -155,18 +154,15 @@ def preview_restore(
     record = _record_or_empty(deployment, pipeline)
     now = _Now.of(deployment, record)
     wanted = graph or _graph_of(pipeline, now.metadata or found.stored.metadata)
-    refusals = [*_missing(found.stored)]
-    decision: Restore | None = None
+    refusals, decision, metadata = [*_missing(found.stored)], None, found.stored.metadata
     try:
-        wanted = with_kept_chains(wanted, found.stored.metadata.chains) if graph else wanted
-        decision = planned_restore(
-            facts_of(record), found.location.uri, found.stored.metadata, options, wanted
-        )
+        wanted = with_kept_chains(wanted, metadata.chains) if graph else wanted
+        decision = planned_restore(facts_of(record), found.location.uri, metadata, options, wanted)
     except CheckpointError as error:
         refusals.append(str(error))
-    matched_hooks, hook_refusal = preview_hooks(hooks, found.stored.metadata, options)
+    matched_hooks, hook_refusal = preview_hooks(hooks, metadata, options)
     refusals += hook_refusal
-    stages = _matched(wanted, found.stored.metadata)
+    stages = _matched(wanted, metadata)
     matches = stages.matches if stages is not None else ()
     sources = preview_sources(deployment, found.stored, code, options, matches)
     refusals += sources.refusals
@@ -175,9 +171,7 @@ def preview_restore(
     sinks = None if code is None or coordinator is None else pipeline_sinks(code, coordinator)
     tables = _tables(found.stored, matches, wanted, options, sinks)
     if decision is not None and graph is not None and sinks is not None:
-        attempt = AttemptId(record.lineage, CoordinatorEpoch(record.epoch))
-        own = replace(sinks, attempt_id=lambda: attempt)
-        refusals += refused_by_sinks(found.stored, decision, own, options)
+        refusals += refused_by_sinks(found.stored, decision, sinks, options, record)
     refusals += [
         f"table {t.uri} of stage {t.stage!r}: {t.message}" for t in tables if t.fate is TableFate.IMPOSSIBLE
     ]
@@ -188,13 +182,13 @@ def preview_restore(
         refusals=tuple(dict.fromkeys(refusals)),
         warnings=(*_warnings(found, tables, graph), *sources.warnings),
         compared_with=now.name,
-        stages=tuple(_stages(stages, found.stored.metadata)),
+        stages=tuple(_stages(stages, metadata)),
         replay=tuple(_replay(wanted, matches, now, found.stored)),
         tables=tuple(tables),
         schemas=tuple(_schemas(found.stored, matches, now)),
         hooks=matched_hooks,
         positions=sources.lags,
-        completed_at=found.stored.metadata.completed_at,
+        completed_at=metadata.completed_at,
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import RestorePurpose
@@ -18,7 +19,7 @@ from dagster_ckpt.spark.attempt.left_tables import left_table
 from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.sink.opening import open_at
-from dagster_ckpt.spark.sink.port import Difference, LaterRows, SinkCut
+from dagster_ckpt.spark.sink.port import AttemptId, Difference, LaterRows, SinkCut
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 
@@ -96,7 +97,11 @@ def preview_table(
 
 
 def refused_by_sinks(
-    source: StoredSnapshot, decision: Restore, sinks: PipelineSinks, options: RestoreOptions
+    source: StoredSnapshot,
+    decision: Restore,
+    sinks: PipelineSinks,
+    options: RestoreOptions,
+    record: CoordinatorRecord,
 ) -> Iterator[str]:
     """Yield why sinks of now would refuse a restore of the pipeline's own snapshot, by the rules of its run.
 
@@ -104,6 +109,8 @@ def refused_by_sinks(
     """
     if decision.purpose is RestorePurpose.FORK:
         return
+    attempt = AttemptId(record.lineage, CoordinatorEpoch(record.epoch))
+    sinks = replace(sinks, attempt_id=lambda: attempt)
     refusals = SinkRefusals(sinks=sinks, keep_rows_of=options.keep_rows_of)
     later = LaterRows.SET_ASIDE if options.roll_back_tables else LaterRows.KEEP
     try:

@@ -22,14 +22,14 @@ from dagster_ckpt.spark.sink.waiting import WAY_OUT_OF_FORK, without_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRefusals:
-    """What the sinks of a pipeline refuse, before any of them is changed."""
+    """Rules by which the sinks of a pipeline refuse a start, before any of them is changed."""
 
     sinks: PipelineSinks
     keep_rows_of: Collection[str] = ()
     """Sinks whose later rows stay, whatever becomes of the others'."""
 
     def later(self, uid: StageUid, later: LaterRows) -> LaterRows:
-        """Return what becomes of a sink's later rows, where ``later`` becomes of the others'."""
+        """Return the treatment of a sink's later rows; ``later``: that of the others'."""
         return LaterRows.KEEP if uid in self.keep_rows_of else later
 
     def refuse_unknown(self) -> None:

@@ -52,7 +52,7 @@ class SinksAtStart:
 
     @property
     def refusals(self) -> SinkRefusals:
-        """What the sinks refuse before any is changed."""
+        """Rules by which they refuse, asked before any is changed."""
         return SinkRefusals(sinks=self.sinks, keep_rows_of=self.keep_rows_of)
 
     def adopt(self, attempt: AttemptDirectory) -> None:
