@@ -14,7 +14,7 @@ from dagster_ckpt.ext.quarantine.requeued_rows import _due, outcome_of
 from dagster_ckpt.operations.care import requeue
 from dagster_ckpt.operations.care.requeue import RequeueableRows, order_requeue
 from dagster_ckpt.spark.attempt.participant import Requeue
-from dagster_ckpt.spark.snapshot.row_counts import RowCounts
+from dagster_ckpt.spark.snapshot.row_counts import RowCounts, is_beyond
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.coordinator.scenarios import two
 from tests.records import stored_record
@@ -74,3 +74,19 @@ def test_the_same_rows_are_ordered_once(monkeypatch: pytest.MonkeyPatch) -> None
     for where in ("", " ", "tries < 2", "tries < 2"):
         assert order_requeue(pipeline, coordinator, where) == found
     assert [one.where for one in stored_record(store, PipelineId("sales")).requeue] == ["", "tries < 2"]
+
+
+@pytest.mark.parametrize(
+    ("at_most", "rows", "most"),
+    [
+        ("0.57 %", 10_000, 57),
+        ("33.3 %", 3, 0),
+        ("50 %", 4, 2),
+        ("0 %", 5, 0),
+        ("100 %", 3, 3),
+        ("7", 1, 7),
+        ("0 %", 0, 0),
+    ],
+)
+def test_as_many_rows_as_may_break_a_condition_are_not_too_many(at_most: str, rows: int, most: int) -> None:
+    assert (is_beyond(at_most, most, of=rows), is_beyond(at_most, most + 1, of=rows)) == (False, True)

@@ -16,6 +16,7 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
+from dagster_ckpt.spark.plan.facts import facts_of
 from dagster_ckpt.spark.plan.files import why_moved, written_again
 from dagster_ckpt.spark.plan.rules import check_plan
 from dagster_ckpt.spark.plan.sources import refuse_clean_source
@@ -655,6 +656,16 @@ def test_what_state_depends_on_may_not_change_and_all_else_may(rows: Rows, tmp_p
         assert said in str(refused.value), name
         assert str(refused.value).endswith(WAY_OUT)
         check_plan(UID, stage, before(rows))
+
+
+def test_another_type_of_a_field_of_a_groups_own_state_is_told_where_only_plans_are_compared(
+    rows: Rows,
+) -> None:
+    facts = [
+        facts_of(with_state(rows("a"), f"total {kind}"), output_mode="update") for kind in ("LONG", "DOUBLE")
+    ]
+    told = [set(one.state_types or ()) for one in facts if one is not None]
+    assert told[0] ^ told[1] == {'state.total "long"', 'state.total "double"'}
 
 
 def test_a_query_without_a_batch_may_change_and_one_of_before_is_taken_as_it_is(
