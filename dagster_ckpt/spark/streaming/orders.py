@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
+from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.streaming.running_stage import RunningStage, StreamingSettings
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class IdleOrders:
             if stage.is_bounded or query.stage.participant is None or query.requeue(stage.uid) is None:
                 self._waiting.pop(stage.uid, None)
                 self._begun_at.pop(stage.uid, None)
-            elif stage.is_active and self._has_waited(stage, patience, newest):
-                self._begun_at[stage.uid] = newest
-                stage.restart(spark, settings)
+                continue
+            with suppress(CheckpointError):  # a newer attempt has removed the directory
+                if stage.is_active and self._has_waited(stage, patience, newest):
+                    self._begun_at[stage.uid] = newest
+                    stage.restart(spark, settings)
 
     def _has_waited(self, stage: RunningStage, patience: float, newest: CheckpointId | None) -> bool:
         """Tell whether it has had no batch for so long, and none was begun for these orders since ``newest``."""

@@ -88,7 +88,7 @@ class RunningStage:
     meter: BatchMeter = field(default_factory=BatchMeter)
     query: StreamingQuery | None = None
     starts: int = 0
-    refused: CheckpointError | None = None
+    refused: BaseException | None = None
     """Why its query could not be restarted."""
 
     @classmethod
@@ -185,7 +185,7 @@ class RunningStage:
         self.starts = 0
         try:
             self.start(spark, settings)
-        except CheckpointError as error:
+        except Exception as error:  # told as that of a query which died
             self.refused = error
 
     # --- looking ----------------------------------------------------------------------------------------------
