@@ -171,7 +171,8 @@ class Requeuing:
         structs = [name for name in kept.columns if is_struct(name)]
         self._tell_others(kept, [name for name in structs if name != self.struct])
         mine = f.col(self.struct) if self.struct in structs else f.lit(None).cast(self.schema)
-        columns = [mine[name].alias(name) for name in self.schema.names]
+        # No table keeps the order of texts (COLLATE), by which conditions are asked.
+        columns = [mine[one.name].cast(one.dataType).alias(one.name) for one in self.schema.fields]
         return kept.where(mine.isNotNull()).select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
 
     def _tell_others(self, kept: DataFrame, structs: Sequence[str]) -> None:

@@ -490,6 +490,19 @@ def test_requeued_rows_go_through_once_with_their_checkpoint_and_come_back_with_
     assert {n: rows[n]["tries"] for n in (7, 8)} == {7: 2, 8: 1}
 
 
+@pytest.mark.nightly
+def test_a_row_that_is_judged_again_is_compared_by_the_order_of_its_texts(lab: Lab, tmp_path: Path) -> None:
+    """Its order was lost in the table, and the order for it failed each run."""
+    feed, schema = tmp_path / "feed", "n INT, name STRING COLLATE UNICODE_CI, amount INT"
+    put(feed, (1, "ann", 5), (2, "bob", 5))
+    lab.succeeds(sales(feed, {"name = 'ANN'": "quarantine"}, schema=schema))
+    assert numbers(lab.tables / "paid") == [1]
+    mended = sales(feed, {"name <> 'EVE' AND name <= 'BOB'": "quarantine"}, schema=schema)
+    order_requeue(mended, lab.coordinator)
+    lab.succeeds(mended)
+    assert numbers(lab.tables / "paid") == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("where", "said"),
     [
