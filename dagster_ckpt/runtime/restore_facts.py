@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.chains import OtherChains, kept_chains
+from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.location import local_path
@@ -194,7 +195,6 @@ def _in_record(setup: AttemptSetup, former: PipelineId) -> tuple[list[Seen], str
     record = setup.records.record(former)
     if record is None:
         return [], ""
-    is_alive = record.lease_until is not None and record.lease_until > setup.now().wall
     kept = (*record.completed, *record.savepoints)
     newest = max(kept, key=lambda one: one.checkpoint_id, default=None)
     seen = Seen(
@@ -203,7 +203,7 @@ def _in_record(setup: AttemptSetup, former: PipelineId) -> tuple[list[Seen], str
         epoch=record.epoch,
         checkpoint_id=record.next_id - 1,
         holds=newest is not None,
-        running=record.owner if is_alive else "",
+        running=record.owner if holds_lease(record, setup.now().wall) else "",
     )
     return [seen], "" if newest is None else newest.location.uri
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.lease import LEASE, LONGEST
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, left_by
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
@@ -83,6 +84,32 @@ def test_a_permit_is_made_only_for_a_completed_checkpoint_of_the_owner() -> None
     assert h.coordinator.permit_for(cp) == CommitPermit(h.graph.pipeline, h.coordinator.epoch, cp, None)
 
 
+def _call_it_sales_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(*given: Any) -> PipelineGraph:
+        return replace(build_graph(*given), previous_names=(PipelineId("sales"),))
+
+    monkeypatch.setattr(harness, "build_graph", renamed)
+
+
+@pytest.mark.parametrize(("ends_in", "is_at_work"), [(LEASE, True), (-1.0, False), (LONGEST + 1.0, False)])
+def test_a_former_name_is_at_work_while_its_lease_holds_by_a_clock_that_may_be_believed(
+    monkeypatch: pytest.MonkeyPatch, ends_in: float, is_at_work: bool
+) -> None:
+    store = MemoryCoordinatorStore()
+    until = two(pipeline="sales", store=store).clock.now() + ends_in
+
+    def leased(record: CoordinatorRecord) -> RecordChange[None]:
+        return RecordChange(answer=None, record=record.model_copy(update={"lease_until": until}))
+
+    change_record(store, PipelineId("sales"), leased)
+    _call_it_sales_before(monkeypatch)
+    if is_at_work:
+        with pytest.raises(InvalidRequest, match="is at work: stop it first"):
+            two(pipeline="shop", store=store)
+    else:
+        assert two(pipeline="shop", store=store).coordinator.epoch == 2, "above what was seen"
+
+
 def test_a_renamed_pipeline_takes_along_what_was_ordered_under_its_former_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,10 +122,7 @@ def test_a_renamed_pipeline_takes_along_what_was_ordered_under_its_former_name(
 
     change_record(store, PipelineId("sales"), ordered)
 
-    def renamed(*given: Any) -> PipelineGraph:
-        return replace(build_graph(*given), previous_names=(PipelineId("sales"),))
-
-    monkeypatch.setattr(harness, "build_graph", renamed)
+    _call_it_sales_before(monkeypatch)
     h = two(pipeline="shop", store=store)
     assert h.coordinator.record.requeue == (order,)
     assert h.next_attempt().coordinator.record.requeue == (order,), "once"

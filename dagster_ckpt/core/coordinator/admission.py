@@ -25,7 +25,7 @@ from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
-from dagster_ckpt.core.properties import CheckpointProperties, properties_for
+from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, Queued, Rejected, Triggered, TriggerOutcome
 from dagster_ckpt.errors import InvalidRequest
@@ -45,7 +45,7 @@ def request(state: CoordinatorState, wanted: CheckpointRequest, now: Now) -> Dec
         check_target(state, wanted, "a savepoint")
     queued = QueuedRequest(
         request=wanted,
-        properties=_properties(state, wanted),
+        properties=properties_for(wanted.kind, state.config),
         timestamp=now.wall,
         number=state.requests + 1,
     )
@@ -79,7 +79,7 @@ def request_broken(state: CoordinatorState, input: RequestBroken, now: Now) -> D
     waiting = next((q for q in state.queue.waiting if q.number == input.number), None)
     if waiting is None:
         number = state.requests + 1
-        properties = _properties(state, input.request)
+        properties = properties_for(input.request.kind, state.config)
         waiting = QueuedRequest(
             request=input.request, properties=properties, timestamp=now.wall, number=number
         )
@@ -87,10 +87,6 @@ def request_broken(state: CoordinatorState, input: RequestBroken, now: Now) -> D
     else:
         state = replace(state, queue=state.queue.without(waiting))
     return failed_before_id(state, waiting, CheckpointFailureReason.IO_EXCEPTION, input.message, now)
-
-
-def _properties(state: CoordinatorState, wanted: CheckpointRequest) -> CheckpointProperties:
-    return properties_for(wanted.kind, state.config)
 
 
 def known_operation(state: CoordinatorState, request_id: str) -> TriggerOutcome | None:

@@ -153,10 +153,6 @@ def choose_restore_point(
         # restoreInitialCheckpointIfPresent): a retried run must not throw away what its first try
         # completed.
         point = Latest()
-    return _choose(point, facts, graph)
-
-
-def _choose(point: RestorePoint, facts: RestoreFacts, graph: PipelineGraph) -> Fresh | Adopt | FromSnapshot:
     match point:
         case Latest():
             return _choose_latest(facts, graph)
