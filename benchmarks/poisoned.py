@@ -39,7 +39,7 @@ from dagster_ckpt import (
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.paths import metadata as metadata_key
-from dagster_ckpt.operations.care.requeue import order_requeue
+from dagster_ckpt.operations.care.maintain import order_requeue
 from dagster_ckpt.spark.epoch import drains
 from dagster_ckpt.spark.streaming import running_stage
 from tests.records import stored_record

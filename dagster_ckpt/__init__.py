@@ -103,10 +103,10 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.operations.restores.preview import preview_restore as preview_restore
     from dagster_ckpt.operations.snapshots.catalog import find_snapshot as find_snapshot
     from dagster_ckpt.operations.snapshots.catalog import list_snapshots as list_snapshots
+    from dagster_ckpt.operations.snapshots.contents import verify_snapshot as verify_snapshot
     from dagster_ckpt.operations.snapshots.diff import diff_snapshots as diff_snapshots
     from dagster_ckpt.operations.snapshots.inspect import diff_state as diff_state
     from dagster_ckpt.operations.snapshots.inspect import open_state as open_state
-    from dagster_ckpt.operations.snapshots.verify import verify_snapshot as verify_snapshot
     from dagster_ckpt.pipes import run_launched as run_launched
     from dagster_ckpt.programs import run_epoch as run_epoch
     from dagster_ckpt.programs import run_stream as run_stream
@@ -162,7 +162,7 @@ _HOMES: dict[str, str] = {
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.snapshots.catalog",
     "find_snapshot": "operations.snapshots.catalog",
-    "verify_snapshot": "operations.snapshots.verify",
+    "verify_snapshot": "operations.snapshots.contents",
     "preview_restore": "operations.restores.preview",
     "open_state": "operations.snapshots.inspect",
     "checkpoint_statistics": "operations.deployment",

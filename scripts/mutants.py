@@ -411,7 +411,7 @@ FAULTS = (
     ),
     Fault(
         "rows that were ordered through their stage twice went through it twice",
-        "operations/care/requeue.py",
+        "operations/care/maintain.py",
         "if (one.stage, one.where) not in known)",
         ")",
         "tests/ext/quarantine/test_requeued_rows.py",

@@ -13,8 +13,8 @@ from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Completed, Failed, Pending
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.coordinator.events import RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator
 from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice
 from tests.coordinator.scenarios import two
 

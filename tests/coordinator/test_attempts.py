@@ -516,7 +516,7 @@ def test_ids_continue_above_the_restored_snapshot() -> None:
 
 def test_a_master_state_nobody_wants_fails_the_restore_unless_it_may_be_dropped() -> None:
     """C089: CheckpointCoordinatorMasterHooksTest#checkUnMatchedStateOnRestore."""
-    from dagster_ckpt.testing.coordinator.participants import RecordingHook
+    from dagster_ckpt.testing.coordinator.events import RecordingHook
 
     h = two(hooks=[RecordingHook("gone")])
     h.completed_checkpoint()

@@ -10,8 +10,8 @@ import pytest
 from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import Rejected
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.testing.coordinator.events import Answering, RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import Answering, RecordingOperatorCoordinator
 
 
 def harness(answering: Answering = Answering.LATER) -> CoordinatorHarness:

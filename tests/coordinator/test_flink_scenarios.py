@@ -19,12 +19,12 @@ from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Queued, Rejected, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
-from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import (
+from dagster_ckpt.testing.coordinator.events import (
     Answering,
     RecordingHook,
     RecordingOperatorCoordinator,
 )
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import HarnessOptions
 from tests.coordinator.scenarios import two
 

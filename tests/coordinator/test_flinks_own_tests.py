@@ -13,8 +13,8 @@ from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Queued, Rejected, Triggered
 from dagster_ckpt.core.restore.choice import Restore
+from dagster_ckpt.testing.coordinator.events import RecordingHook, RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator
 from tests.coordinator.scenarios import two
 
 MANY = 2**31 - 1

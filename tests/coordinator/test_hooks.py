@@ -9,12 +9,12 @@ from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Rejected
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import (
+from dagster_ckpt.testing.coordinator.events import (
     Answering,
     RecordingHook,
     RecordingOperatorCoordinator,
 )
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
 
 def test_of_two_hooks_with_one_name_the_first_counts() -> None:

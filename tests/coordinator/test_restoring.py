@@ -9,8 +9,8 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.testing.coordinator.events import RecordingHook, RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import RecordingHook, RecordingOperatorCoordinator
 
 
 def stage(uid: str, parallelism: int, max_parallelism: int | None = None) -> StageSpec:

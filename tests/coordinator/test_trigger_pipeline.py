@@ -15,12 +15,12 @@ from dagster_ckpt.core.request import Failed, Queued, Rejected, SnapshotScope, T
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.testing.coordinator import harness
-from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.coordinator.participants import (
+from dagster_ckpt.testing.coordinator.events import (
     Answering,
     RecordingHook,
     RecordingOperatorCoordinator,
 )
+from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import HarnessOptions
 
 GRAPH: HarnessOptions = {"stages": {"source": 2, "sink": 2}, "edges": [("source", "sink")]}

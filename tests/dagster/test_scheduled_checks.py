@@ -12,9 +12,9 @@ import pytest
 from dagster_ckpt import PipelineOptions
 from dagster_ckpt.dagster.checks import dry_run
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
-from dagster_ckpt.operations.snapshots import verify
-from dagster_ckpt.operations.snapshots.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.operations.care.clean import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.snapshots import contents
+from dagster_ckpt.operations.snapshots.contents import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import Site
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_not_broken(
             return not_opened("it", "there", NotFound("its files are gone"))
         return verify_snapshot(source)
 
-    monkeypatch.setattr(verify, "verify_snapshot", overtaken)
+    monkeypatch.setattr(contents, "verify_snapshot", overtaken)
     result = asked_for(site, asked)
     assert result.passed
     assert result.description is not None
@@ -126,7 +126,9 @@ def test_a_checkpoint_that_is_retained_and_has_lost_a_file_is_broken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.attempt(site.start_run()).completed_checkpoint()
-    monkeypatch.setattr(verify, "verify_snapshot", lambda source: not_opened("it", "there", NotFound("gone")))
+    monkeypatch.setattr(
+        contents, "verify_snapshot", lambda source: not_opened("it", "there", NotFound("gone"))
+    )
     assert not asked_for(site, "latest").passed
     assert len(site.observations()) == 1
 
@@ -160,7 +162,7 @@ def broken_savepoint(site: Site, monkeypatch: pytest.MonkeyPatch) -> Coordinator
             return not_opened("it", "there", NotFound("gone"))
         return verify_snapshot(source)
 
-    monkeypatch.setattr(verify, "verify_snapshot", verified)
+    monkeypatch.setattr(contents, "verify_snapshot", verified)
     return attempt
 
 

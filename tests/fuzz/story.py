@@ -14,7 +14,7 @@ from unittest import mock
 from dagster_ckpt import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.operations.care.requeue import order_requeue
+from dagster_ckpt.operations.care.maintain import order_requeue
 from dagster_ckpt.programs import hosted, turn_of
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from tests.attack.deployment import RunFailed

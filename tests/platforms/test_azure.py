@@ -11,9 +11,8 @@ import pytest
 
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.errors import InvalidRequest, Unavailable
-from dagster_ckpt.spark.exchange.mounts import mount
+from dagster_ckpt.spark.exchange.mounts import mount, prove_reached
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.probe import prove_reached
 from tests.adapters.clouds import ACCOUNT, KEY, AzureServer
 from tests.adapters.servers import PostgresCluster
 from tests.spark.cluster.apart import a_stream_dies_with_its_disk_and_an_epoch_goes_on

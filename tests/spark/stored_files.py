@@ -25,9 +25,8 @@ from dagster_ckpt.core.restore.horizon import topic_positions
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.spark_pipelines.published import Computed
-from dagster_ckpt.operations.snapshots.contents import batch_conf, readers_of
+from dagster_ckpt.operations.snapshots.contents import batch_conf, readers_of, verify_snapshot
 from dagster_ckpt.operations.snapshots.inspect import state_tables
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.runtime.files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, decode, encode, encode_options
 from dagster_ckpt.spark.channel.log import ChannelLog

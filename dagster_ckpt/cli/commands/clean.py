@@ -9,8 +9,14 @@ from dagster_ckpt.cli.launch import savepoint_removed
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.units import counted, size
-from dagster_ckpt.operations.care.clean import Cleaned, CleaningPlan, carry_out_cleaning, plan_cleaning
-from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.care.clean import (
+    Cleaned,
+    CleaningPlan,
+    carry_out_cleaning,
+    dispose_savepoint,
+    plan_cleaning,
+    plan_disposal,
+)
 from dagster_ckpt.operations.deployment import Operator
 
 _SHOWN = 20

@@ -24,8 +24,14 @@ from dagster_ckpt.dagster.names import (
     savepoint_job_name,
 )
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.operations.care.maintain import TableUpkeep, maintain_tables, plan_maintenance
-from dagster_ckpt.operations.care.requeue import RequeueableRows, order_requeue, preview_requeue
+from dagster_ckpt.operations.care.maintain import (
+    RequeueableRows,
+    TableUpkeep,
+    maintain_tables,
+    order_requeue,
+    plan_maintenance,
+    preview_requeue,
+)
 from dagster_ckpt.operations.readers.waiting import WaitingRows, waiting_rows
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.errors import NotFound
+from dagster_ckpt.operations.restores.parts import TablePreview
 from dagster_ckpt.operations.restores.preview import RestorePreview, preview_restore
-from dagster_ckpt.operations.restores.tables import TablePreview
 from dagster_ckpt.operations.snapshots.catalog import absolute, find_snapshot
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dagster_ckpt.operations.care.doctor import diagnose
 from dagster_ckpt.operations.care.repair import repair_store
 from dagster_ckpt.operations.readers.load_table import with_tables
 from dagster_ckpt.operations.snapshots.catalog import SnapshotSummary, find_snapshot, list_snapshots
-from dagster_ckpt.operations.snapshots.verify import Verified, not_opened, verify_snapshot
+from dagster_ckpt.operations.snapshots.contents import Verified, not_opened, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 

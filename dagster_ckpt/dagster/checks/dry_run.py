@@ -27,8 +27,8 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavai
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
 from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.channel.in_flight import restore_logs
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.restore import restore_logs
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, discard

@@ -30,7 +30,7 @@ from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavai
 
 if TYPE_CHECKING:
     from dagster_ckpt.dagster.checks.dry_run import StageTrial
-    from dagster_ckpt.operations.snapshots.verify import Verified
+    from dagster_ckpt.operations.snapshots.contents import Verified
 
 
 _SHOWN = 20
@@ -71,7 +71,7 @@ def _verify(
 ) -> dg.AssetCheckResult | None:
     """Return the verdict; None where the snapshot was subsumed while it was read."""
     from dagster_ckpt.dagster.reports.metadata import Restorable
-    from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+    from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 
     try:
         found = target_of(resource, pipeline, wanted)

@@ -149,7 +149,7 @@ def _requeue(
     context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, where: str, *, is_dry: bool
 ) -> None:
     """Order quarantined rows through their stages again, or only say which."""
-    from dagster_ckpt.operations.care.requeue import order_requeue, preview_requeue
+    from dagster_ckpt.operations.care.maintain import order_requeue, preview_requeue
 
     act = preview_requeue if is_dry else order_requeue
     for found in act(pipeline, coordinator_of(context, pipeline.name), where):

@@ -20,7 +20,7 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.runtime.record_store import Operator
 
 if TYPE_CHECKING:
-    from dagster_ckpt.operations.care.dispose import Disposed
+    from dagster_ckpt.operations.care.clean import Disposed
 
 
 def dispose(
@@ -30,7 +30,7 @@ def dispose(
 
     It is named in the config and not a partition: a drop-down comes with a dialog that launches *all* partitions.
     """
-    from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+    from dagster_ckpt.operations.care.clean import dispose_savepoint, plan_disposal
 
     if not savepoint:
         raise InvalidRequest(
@@ -91,7 +91,7 @@ def dispose_expired(
     tell: Callable[[str], None],
 ) -> list[Disposed]:
     """Remove savepoints that are outside their bounds; one that somebody needs, or that cannot be removed, stays."""
-    from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+    from dagster_ckpt.operations.care.clean import dispose_savepoint, plan_disposal
 
     deployment = resource.deployment()
     gone: list[Disposed] = []

@@ -40,8 +40,7 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     refuse_impossible,
     verdict_sql,
 )
-from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
-from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
+from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue, RuleAhead
 from dagster_ckpt.spark.channel.sink import CODEC, run_only, write_apart, write_staged
 from dagster_ckpt.spark.exchange.mounts import bring_here, exchange_of, forget_remote, remove_folder
 from dagster_ckpt.spark.files import DataFile, remove_files

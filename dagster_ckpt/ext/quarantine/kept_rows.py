@@ -16,8 +16,7 @@ from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, Action, Conditi
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT
-from dagster_ckpt.spark.attempt.participant import ParticipantContext
-from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
+from dagster_ckpt.spark.attempt.participant import ParticipantContext, RuleAhead
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.judge import broken
 from dagster_ckpt.spark.sink.port import Sink

@@ -17,7 +17,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import LATE
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
-from dagster_ckpt.spark.channel.rows_again import read_rows
+from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.channel.sink import CODEC, write_staged
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.java.plans import analyzed_plan, marked_columns, nodes_of, rows_of, scala_items

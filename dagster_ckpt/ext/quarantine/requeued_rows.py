@@ -28,7 +28,7 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     read_apart,
 )
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
-from dagster_ckpt.spark.channel.rows_again import PLACE, read_rows
+from dagster_ckpt.spark.channel.batch_input import PLACE, read_rows
 from dagster_ckpt.spark.channel.sink import CODEC, write_apart, write_staged
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.quoting import quoted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
-from dagster_ckpt.spark.channel.rows_again import read_rows
+from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.cluster.counted import numbers_of
 from dagster_ckpt.spark.files import DataFile, spark_path
 

@@ -25,6 +25,7 @@ from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, ProjectGraph, save_graph
+from dagster_ckpt.ext.spark_pipelines.left.delta_left import ParquetLeft
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
     FlowCheckpoint,
     checkpoint_root,
@@ -32,7 +33,6 @@ from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
     flows_with_batches,
     rebuilt_query,
 )
-from dagster_ckpt.ext.spark_pipelines.left.parquet_left import ParquetLeft
 from dagster_ckpt.ext.spark_pipelines.left.source_order import source_orders
 from dagster_ckpt.ext.spark_pipelines.left.table_rows import (
     ADOPTED_BATCH,

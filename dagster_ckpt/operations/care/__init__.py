@@ -2,10 +2,8 @@
 
 | file | what it owns |
 |---|---|
-| ``dispose`` | removing a savepoint |
-| ``clean`` | removing what checkpoints that are over have left |
-| ``maintain`` | tables compacted and vacuumed, without what retained snapshots need |
-| ``requeue`` | quarantined rows ordered through their stage again |
+| ``clean`` | removing what checkpoints that are over have left; removing a savepoint |
+| ``maintain`` | tables compacted and vacuumed; quarantined rows ordered through their stage again |
 | ``doctor`` | the store compared with the storage |
 | ``repair`` | traces of pipelines in the storage, and records built again from them |
 """

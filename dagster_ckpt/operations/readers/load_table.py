@@ -23,8 +23,13 @@ from dagster_ckpt.operations.readers.open_sink import (
     tables_of,
 )
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
-from dagster_ckpt.operations.snapshots.contents import prepared_batches_of, require_stage
-from dagster_ckpt.operations.snapshots.verify import FileProblem, ProblemKind, Verified
+from dagster_ckpt.operations.snapshots.contents import (
+    FileProblem,
+    ProblemKind,
+    Verified,
+    prepared_batches_of,
+    require_stage,
+)
 from dagster_ckpt.spark.sink.opening import open_at, open_target
 from dagster_ckpt.spark.sink.port import Sink, SinkCut
 from dagster_ckpt.spark.sink.positions import as_fork_began

@@ -3,7 +3,6 @@
 | file | what it owns |
 |---|---|
 | ``preview`` | what a restore would do, and why it is refused |
-| ``tables`` | what it would do to the tables |
-| ``sources`` | how far behind sources would be, whether they could read on, new readers; states of hooks |
+| ``parts`` | its parts: sources, new readers, states of hooks, tables |
 | ``horizon`` | for how long retained snapshots can still be restored |
 """

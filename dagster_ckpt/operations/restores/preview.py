@@ -27,11 +27,14 @@ from dagster_ckpt.core.restore.matching import (
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.open_sink import Coordinator, pipeline_sinks
-from dagster_ckpt.operations.restores.sources import HookPreview, late_readers, preview_hooks, preview_sources
-from dagster_ckpt.operations.restores.tables import (
+from dagster_ckpt.operations.restores.parts import (
+    HookPreview,
     TableFate,
     TablePreview,
+    late_readers,
     of_fork,
+    preview_hooks,
+    preview_sources,
     preview_table,
     refused_by_sinks,
     table_plan,

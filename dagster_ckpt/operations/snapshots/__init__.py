@@ -3,9 +3,8 @@
 | file | what it owns |
 |---|---|
 | ``catalog`` | listing snapshots, and finding the one a person names |
-| ``contents`` | the files a snapshot consists of, and reading single ones |
+| ``contents`` | the files of a snapshot: single ones read; is every one there and intact |
 | ``facts`` | what is known about every stored file of a pipeline |
-| ``verify`` | is every file of a snapshot there and intact |
 | ``inspect`` | a stage's state at a snapshot, as DataFrames; its keys that were added, changed, removed between two |
 | ``diff`` | what two snapshots differ in; how far two offsets are apart |
 | ``export`` | a snapshot copied to another storage, self-contained |

@@ -19,8 +19,8 @@ from dagster_ckpt.core.properties import properties_for
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, change_record, silent
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
+from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.ports import HistoryRow
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore, history_row
 

@@ -28,9 +28,8 @@ from dagster_ckpt.runtime.files import Background, ThreadBackground
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.status import finished_stages
 from dagster_ckpt.runtime.stored import read_metadata
-from dagster_ckpt.spark.attempt.gateway import StageGateway
 from dagster_ckpt.spark.attempt.mark import seen_in_directory
-from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup, StageGateway
 from dagster_ckpt.spark.attempt.restore import (
     AttemptRestorer,
     bounded_among,
@@ -47,8 +46,8 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
-from dagster_ckpt.spark.source.groups import GroupOffsets
 from dagster_ckpt.spark.source.pins import refuse_gone_files
+from dagster_ckpt.spark.source.positions import GroupOffsets
 from dagster_ckpt.spark.versions import refuse_channels
 
 if TYPE_CHECKING:

@@ -1,23 +1,29 @@
-"""Tables of stages that have none now, such as a quarantine whose conditions were taken off: who has one again goes on.
+"""Tables that are left: of stages that have none now, and files of tables that nothing restorable needs.
 
 They stay as they are whatever is restored, so what they show may not belong to it. Each checkpoint says what does.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+import threading
+from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.shown import rows_at
-from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.request import Completed
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import RestorePurpose
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.sink.published import place_of_rows, shown_as_noted
 from dagster_ckpt.spark.stage_report import Reporter
+
+if TYPE_CHECKING:
+    from dagster_ckpt.core.model import CheckpointMetadata
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 
 
 def left_tables(
@@ -90,3 +96,49 @@ def tell_left(sinks: PipelineSinks, record: CoordinatorRecord, reporter: Reporte
                 f"{table.uri} stays as it is, whatever was restored: the pipeline has no {uid!r} any more. It "
                 f"shows checkpoint {table.head}, and rows that were kept there may now go elsewhere too"
             )
+
+
+class TableCleanUp:
+    """Collects when it is told to; a snapshot's metadata is read once."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: CheckpointCoordinator,
+        tables: PipelineSinks,
+        attempt: AttemptDirectory,
+        publishing: threading.Lock,
+    ) -> None:
+        """``publishing`` is held while tables are published."""
+        self._coordinator = coordinator
+        self._tables = tables
+        self._attempt = attempt
+        self._publishing = publishing
+        self._read: dict[CheckpointId, CheckpointMetadata] = {}
+
+    def collect(self) -> int | None:
+        """Remove what nothing needs; return how many files went, None when this is not the moment.
+
+        A pending checkpoint may hold rows that were prepared before the latest publish: nobody else knows of them, so
+        none may be pending. A cut taken later holds later rows only, and no publish can come in between.
+        """
+        self._read_missing()
+        former = self._coordinator.retained_under_former_names()
+        with self._publishing:
+            record = self._coordinator.record
+            restorable = [CheckpointId(k.checkpoint_id) for k in (*record.completed, *record.savepoints)]
+            if record.pending or any(number not in self._read for number in restorable):
+                return None
+            self._read = {number: self._read[number] for number in restorable}
+            shown = self._coordinator.stored_record.shown
+            return self._tables.collect_garbage(self._attempt, [*self._read.values(), *former], shown)
+
+    def _read_missing(self) -> None:
+        """Read snapshots not read yet; each once, because none changes. Raises what keeps one from being read."""
+        record = self._coordinator.record
+        for known in (*record.completed, *record.savepoints):
+            number = CheckpointId(known.checkpoint_id)
+            if number not in self._read:
+                outcome = self._coordinator.status_of(number)
+                if isinstance(outcome, Completed):
+                    self._read[number] = outcome.metadata

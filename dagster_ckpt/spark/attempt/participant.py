@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dagster_ckpt.authoring.stages import StageDefinition
+from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.spark.attempt.rules_ahead import RuleAhead
 from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import DataFile, replace_whole
+from dagster_ckpt.spark.plan.tree import analyzed, expression, kind_of
+from dagster_ckpt.spark.sink.accepts import RowRule
 from dagster_ckpt.spark.sink.port import Sink
 from dagster_ckpt.spark.snapshot.checkpoint_files import read_commit
 
@@ -24,8 +25,59 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
     from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
     from dagster_ckpt.spark.attempt.sinks import PipelineSinks
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAhead:
+    """A rule of a table's rows, and the table."""
+
+    place: str
+    rule: RowRule
+
+    @property
+    def said(self) -> str:
+        """The rule's sentence for a row that breaks it."""
+        return f"column {self.rule.column!r} has {self.rule.what}, and {self.place} cannot hold it"
+
+
+def rules_ahead(
+    pipeline: CheckpointedPipeline, uid: StageUid, frame: DataFrame, sink_of: Callable[[StageUid], Sink]
+) -> tuple[RuleAhead, ...]:
+    """Return the rules of the sinks that get a stage's rows, or some of their columns, as they are.
+
+    Of a sink that filters rows or makes other columns of them, nobody knows ahead what it is going to write.
+    """
+    return tuple(_rules(pipeline, uid, frame, sink_of))
+
+
+def _rules(
+    pipeline: CheckpointedPipeline, uid: StageUid, frame: DataFrame, sink_of: Callable[[StageUid], Sink]
+) -> Iterator[RuleAhead]:
+    for reader, inputs in pipeline.authored.upstream.items():
+        stage = pipeline.authored.stages[reader]
+        if stage.role is not StageRole.SINK or inputs != (uid,):
+            continue
+        if stage.takes_context or stage.takes_spark or stage.state is not None:
+            continue
+        rows = stage.fn(**dict.fromkeys(stage.inputs, frame))
+        if are_columns_of(rows, frame):
+            sink = sink_of(reader)
+            yield from (RuleAhead(sink.place, rule) for rule in sink.accepts.rules(rows.schema.json()))
+
+
+def are_columns_of(rows: DataFrame, frame: DataFrame) -> bool:
+    """Tell whether rows are a frame's, each as it is, with all of its columns or some."""
+    node, whole = analyzed(rows), analyzed(frame)
+    while node is not None and node != whole:
+        if kind_of(node) not in ("Project", "SubqueryAlias"):
+            return False
+        if any(kind_of(expression(one)) != "AttributeReference" for one in node.get("projectList") or ()):
+            return False
+        node = node["_children"][0]
+    return node is not None
 
 
 @dataclass(frozen=True, slots=True)

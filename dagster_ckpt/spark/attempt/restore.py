@@ -29,8 +29,8 @@ from dagster_ckpt.spark.attempt.mark import is_as_left, mark
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
+from dagster_ckpt.spark.channel.in_flight import restore_logs, sweep_staging
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.restore import restore_logs, sweep_staging
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, exchange_of, is_reached, sweep_older, work_in
 from dagster_ckpt.spark.java.sessions import is_local

@@ -14,21 +14,27 @@ from dagster_ckpt.authoring.hooks import StageContext, begun
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.spark.attempt.own_objects import OwnObjects
-from dagster_ckpt.spark.attempt.participant import BatchFiles, ParticipantContext, Requeue, plan_empty_batch
-from dagster_ckpt.spark.attempt.rules_ahead import rules_ahead
-from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
-from dagster_ckpt.spark.attempt.state_place import checkpoint_location
+from dagster_ckpt.spark.attempt.participant import (
+    BatchFiles,
+    ParticipantContext,
+    Requeue,
+    plan_empty_batch,
+    rules_ahead,
+)
+from dagster_ckpt.spark.attempt.query_state import (
+    OwnObjects,
+    checkpoint_location,
+    refuse_names_that_are_patterns,
+)
 from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import names_of_inputs
 from dagster_ckpt.spark.channel.release import Release
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
-from dagster_ckpt.spark.plan.chains import ChainOfFrames, renamed
 from dagster_ckpt.spark.plan.errors import understood
 from dagster_ckpt.spark.plan.files import no_files_yet, no_such_columns
-from dagster_ckpt.spark.plan.functions import digest_of
+from dagster_ckpt.spark.plan.functions import digest_of, refuse_renamed_variables
 from dagster_ckpt.spark.plan.refusals import (
     is_meant_for_readers,
     random_keys,
@@ -37,9 +43,8 @@ from dagster_ckpt.spark.plan.refusals import (
     refuse_mode,
 )
 from dagster_ckpt.spark.plan.rules import check_plan
-from dagster_ckpt.spark.plan.sources import refuse_clean_source
+from dagster_ckpt.spark.plan.sources import ChainOfFrames, refuse_clean_source, renamed
 from dagster_ckpt.spark.plan.tree import has_processing_timers
-from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.session import session_settings, start_under_free_name
 from dagster_ckpt.spark.sink.committables import is_prepared
 from dagster_ckpt.spark.sink.port import Sink

@@ -5,12 +5,10 @@
 | ``log`` | the append-only log |
 | ``entries`` | its entries |
 | ``schema`` | the schema of its rows |
-| ``cursor`` | where a reader's next micro-batch ends |
 | ``release`` | which barriers readers may pass |
 | ``source`` | a channel log as a Spark source |
 | ``sink`` | micro-batches into a channel log |
 | ``positions`` | how far a stage has read its inputs, from Spark's commit log |
 | ``batch_input`` | the rows of one micro-batch's input, read again |
-| ``in_flight`` | the in-flight data of an unaligned checkpoint: stored, and put back |
-| ``restore`` | a log restored: it begins where the snapshot left it |
+| ``in_flight`` | a log restored; in-flight data of an unaligned checkpoint: stored, and put back |
 """

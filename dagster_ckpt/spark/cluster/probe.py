@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.cluster import visit
-from dagster_ckpt.spark.exchange.mounts import exchange_of
+from dagster_ckpt.spark.exchange.mounts import exchange_of, probe_objects, refuse_unreached
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
-from dagster_ckpt.spark.exchange.probe import probe_objects, refuse_unreached
 from dagster_ckpt.spark.files import refresh_listing, spark_uri
 from dagster_ckpt.spark.java.sessions import (
     Executor,

@@ -74,7 +74,7 @@ def reached(text: str, given: Mapping[str, Any]) -> dict[str, str]:
     import importlib
 
     try:
-        probe = importlib.import_module("dagster_ckpt.spark.exchange.probe")
+        probe = importlib.import_module("dagster_ckpt.spark.exchange.mounts")
         return {"wrote": probe.answer(text, given["token"], given["number"])}
     except Exception as error:  # whatever its client raises is the answer
         return {"unreached": f"{type(error).__name__}: {error}"}

@@ -19,10 +19,9 @@ from dagster_ckpt.core.request import CheckpointOutcome, CheckpointRequest, Comp
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt
-from dagster_ckpt.spark.attempt.gateway import StageGateway
+from dagster_ckpt.spark.attempt.left_tables import TableCleanUp
 from dagster_ckpt.spark.attempt.mark import mark_ended
-from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
+from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup, StageGateway
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.epoch.drains import AT_ONCE, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun, EpochWork, FailRun, RetryStage

@@ -7,16 +7,14 @@ rows: Spark compares types only.
 |---|---|
 | ``tree`` | plans as trees, and their expressions as texts |
 | ``operators`` | stateful operators, and the watermarks that bound them |
-| ``columns``, ``fields``, ``aggregates`` | columns, fields of structs and aggregates of state, by their places |
-| ``variables`` | variables of transformWithState |
+| ``columns`` | columns, fields of structs and aggregates of state, by their places |
 | ``origins`` | columns of state, followed to those of sources |
 | ``time_zones`` | the session's time zone, where rows or state depend on it |
-| ``sources`` | sources in Spark's order, and what they read |
+| ``sources`` | sources in Spark's order; what plans of stages say of running them in one query |
 | ``files`` | files that file sources have read: moved, written again, or not there yet |
-| ``functions`` | digests of the user's code, which no plan shows |
+| ``functions`` | digests of the user's code, which no plan shows; variables of transformWithState |
 | ``facts`` | ``PlanFacts``: all of these, written down beside the state |
 | ``rules`` | ``RULES``: which facts may not change, and what is said; compared at every start |
-| ``chains`` | what the plans of stages say of running them in one query |
 | ``refusals`` | queries that no run could get right: changed rows counted again, a watermark that does not arrive |
 | ``errors`` | what ended a query, in one sentence: a changed query, or the user's own line |
 """

@@ -19,9 +19,15 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole
-from dagster_ckpt.spark.plan.aggregates import Kept, state_aggregates
-from dagster_ckpt.spark.plan.columns import state_columns, types_of
-from dagster_ckpt.spark.plan.fields import Fields, state_fields
+from dagster_ckpt.spark.plan.columns import (
+    Fields,
+    Kept,
+    state_aggregates,
+    state_columns,
+    state_fields,
+    types_of,
+)
+from dagster_ckpt.spark.plan.functions import variables_in
 from dagster_ckpt.spark.plan.operators import (
     branches_in,
     filters_ahead,
@@ -43,7 +49,6 @@ from dagster_ckpt.spark.plan.origins import (
 from dagster_ckpt.spark.plan.sources import channels_read, options_of_sources, schemas_of_sources, sources_in
 from dagster_ckpt.spark.plan.time_zones import zone_of_reading, zones_of
 from dagster_ckpt.spark.plan.tree import analyzed
-from dagster_ckpt.spark.plan.variables import variables_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

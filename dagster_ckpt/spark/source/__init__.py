@@ -2,7 +2,6 @@
 
 | file | what it owns |
 |---|---|
-| ``positions`` | the positions in a snapshot, with the origins that know about them; how far behind the end each is |
-| ``groups`` | consumer groups that are told the offsets of completed checkpoints |
+| ``positions`` | positions in a snapshot, their origins, how far behind the end each is; told to consumer groups |
 | ``pins`` | what a snapshot needs of its sources, and the restore that is refused without it |
 """

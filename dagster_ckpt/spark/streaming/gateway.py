@@ -11,7 +11,7 @@ from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerSta
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.ports import Clock, SystemClock
-from dagster_ckpt.spark.attempt.gateway import StageGateway
+from dagster_ckpt.spark.attempt.pipeline_setup import StageGateway
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete
 

@@ -18,9 +18,9 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.left_tables import TableCleanUp
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
-from dagster_ckpt.spark.attempt.table_clean_up import TableCleanUp
 from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.errors import was_stopped

@@ -16,7 +16,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.attempt.participant import Requeue
-from dagster_ckpt.spark.attempt.source_batch import read_source_batch
+from dagster_ckpt.spark.attempt.query_state import read_source_batch
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.attempt.source_batch import read_source_batch
+from dagster_ckpt.spark.attempt.query_state import read_source_batch
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.ids import StageUid

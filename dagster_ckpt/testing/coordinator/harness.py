@@ -30,17 +30,16 @@ from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.driver.hooks import MasterHook, distinct_coordinators, distinct_hooks
-from dagster_ckpt.testing.coordinator.events import DriverEvents
-from dagster_ckpt.testing.coordinator.faults import Faults
-from dagster_ckpt.testing.coordinator.participants import (
+from dagster_ckpt.testing.coordinator.events import (
     Answering,
+    DriverEvents,
     RecordingHook,
     RecordingOperatorCoordinator,
 )
+from dagster_ckpt.testing.coordinator.faults import Faults
 from dagster_ckpt.testing.coordinator.readings import Readings
-from dagster_ckpt.testing.coordinator.requests import Requests
 from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
-from dagster_ckpt.testing.coordinator.tasks import Tasks
+from dagster_ckpt.testing.coordinator.tasks import Requests, Tasks
 from dagster_ckpt.testing.coordinator.world import PlayedAttempt, ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
 

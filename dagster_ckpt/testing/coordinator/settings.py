@@ -20,7 +20,7 @@ from dagster_ckpt.core.restore.facts import DirectoryState, Seen
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.driver.hooks import MasterHook
-from dagster_ckpt.testing.coordinator.participants import RecordingOperatorCoordinator
+from dagster_ckpt.testing.coordinator.events import RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.world import ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike
 

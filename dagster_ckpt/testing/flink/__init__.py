@@ -7,6 +7,5 @@ sends events.
 |---|---|
 | ``key_groups`` | which subtask owns which part of keyed state |
 | ``assignment`` | how list state and in-flight data are redistributed (Flink: StateAssignmentOperation) |
-| ``event_gate`` | events of a driver-side coordinator on the right side of a checkpoint |
 | ``gated`` | a driver-side coordinator behind that gate |
 """

@@ -12,6 +12,7 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.dagster.jobs.gate import preview_metadata, sentence_of
 from dagster_ckpt.dagster.reports.metadata import completed_metadata
+from dagster_ckpt.operations.restores.parts import TableFate, TablePreview
 from dagster_ckpt.operations.restores.preview import (
     Replay,
     RestorePreview,
@@ -19,7 +20,6 @@ from dagster_ckpt.operations.restores.preview import (
     StageFate,
     StagePreview,
 )
-from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
 from dagster_ckpt.operations.snapshots.diff import OffsetStep
 
 POSSIBLE = RestorePreview(

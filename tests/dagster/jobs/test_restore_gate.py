@@ -14,8 +14,8 @@ from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
 from dagster_ckpt.dagster.jobs.run_config import RunConfig
+from dagster_ckpt.operations.restores.parts import TableFate, TablePreview
 from dagster_ckpt.operations.restores.preview import Replay, RestorePreview
-from dagster_ckpt.operations.restores.tables import TableFate, TablePreview
 from dagster_ckpt.operations.snapshots.diff import OffsetStep
 from tests.dagster.test_first_day import named
 

@@ -38,7 +38,7 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.quarantine import poisoned_rows
 from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
 from dagster_ckpt.ext.quarantine.verdicts import read_in_order
-from dagster_ckpt.operations.care.requeue import (
+from dagster_ckpt.operations.care.maintain import (
     Stays,
     order_requeue,
     preview_requeue,

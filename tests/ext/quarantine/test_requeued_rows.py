@@ -11,8 +11,8 @@ from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.ext.quarantine.requeued_rows import _due, outcome_of
-from dagster_ckpt.operations.care import requeue
-from dagster_ckpt.operations.care.requeue import RequeueableRows, order_requeue
+from dagster_ckpt.operations.care import maintain
+from dagster_ckpt.operations.care.maintain import RequeueableRows, order_requeue
 from dagster_ckpt.spark.attempt.participant import Requeue
 from dagster_ckpt.spark.snapshot.row_counts import RowCounts, is_beyond
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
@@ -68,7 +68,7 @@ def test_the_same_rows_are_ordered_once(monkeypatch: pytest.MonkeyPatch) -> None
     store = MemoryCoordinatorStore()
     two(pipeline="sales", store=store)
     found = (RequeueableRows(stage=StageUid("a"), place="here", rows=3),)
-    monkeypatch.setattr(requeue, "preview_requeue", lambda *_: found)
+    monkeypatch.setattr(maintain, "preview_requeue", lambda *_: found)
     pipeline: Any = SimpleNamespace(name=PipelineId("sales"))
     coordinator: Any = SimpleNamespace(deployment=lambda _: SimpleNamespace(store=store))
     for where in ("", " ", "tries < 2", "tries < 2"):

@@ -21,7 +21,7 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.operations.care.requeue import order_requeue
+from dagster_ckpt.operations.care.maintain import order_requeue
 from tests.ext.quarantine.test_bad_rows import EXPECT, numbers, put, put_lines, sales
 from tests.lab.lab import Lab, failure_text, lab
 from tests.progress import Sampled, processor_seconds, wait_until

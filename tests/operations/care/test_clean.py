@@ -12,8 +12,7 @@ from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.care.clean import carry_out_cleaning, plan_cleaning
-from dagster_ckpt.operations.snapshots.contents import files_of
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+from dagster_ckpt.operations.snapshots.contents import files_of, verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.faults import CrashAt
 from dagster_ckpt.testing.faulty import FaultyStorage, SimulatedCrash

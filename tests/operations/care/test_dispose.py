@@ -12,10 +12,10 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.properties import RunStatus, restored_properties
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.care.dispose import dispose_savepoint, plan_disposal
+from dagster_ckpt.operations.care.clean import dispose_savepoint, plan_disposal
 from dagster_ckpt.operations.deployment import InUse
 from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, list_history
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.testing.faults import CrashAt
 from dagster_ckpt.testing.faulty import FaultyStorage, FaultyStore, SimulatedCrash
 from tests.operations.world import SALES, SAVEPOINTS, World

@@ -15,8 +15,8 @@ from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import FileKind, StageSnapshot
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.readers.waiting import waiting_rows
+from dagster_ckpt.operations.restores.parts import TableFate
 from dagster_ckpt.operations.restores.preview import StageFate, preview_restore
-from dagster_ckpt.operations.restores.tables import TableFate
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
-from dagster_ckpt.operations.restores.sources import HookFate, preview_hooks
+from dagster_ckpt.operations.restores.parts import HookFate, preview_hooks
 
 METADATA = CheckpointMetadata(
     pipeline="p",

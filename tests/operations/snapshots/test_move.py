@@ -17,10 +17,9 @@ from dagster_ckpt.operations.care.repair import find_outside
 from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, find_snapshot, list_history
-from dagster_ckpt.operations.snapshots.contents import files_of
+from dagster_ckpt.operations.snapshots.contents import files_of, verify_snapshot
 from dagster_ckpt.operations.snapshots.export import EXPORTED_FROM, CopyChanges, export_snapshot
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.testing.faults import CrashAt

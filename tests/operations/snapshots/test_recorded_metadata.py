@@ -13,9 +13,9 @@ from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.doctor import FindingKind, diagnose
 from dagster_ckpt.operations.care.repair import repair_store
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot, list_storage
+from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.operations.snapshots.export import export_snapshot
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.operations.world import SALES, SAVEPOINTS, World

@@ -11,7 +11,7 @@ from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.operations.deployment import ByteProgress
 from dagster_ckpt.operations.readers.load_table import with_tables
-from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapshot
+from dagster_ckpt.operations.snapshots.contents import ProblemKind, verify_snapshot
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.faulty import Call, FaultyStorage, Operation

@@ -26,8 +26,8 @@ from dagster_ckpt.spark.channel.entries import (
     Outdated,
     encode_options,
 )
+from dagster_ckpt.spark.channel.in_flight import sweep_staging
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.restore import sweep_staging
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from tests.properties import examples
 from tests.spark.crashing import crash_before_change, crashes_at_every_change

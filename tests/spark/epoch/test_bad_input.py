@@ -18,7 +18,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as Pipeline
 from dagster_ckpt.sinks import DeltaTable, IcebergTable, SinkTarget
-from dagster_ckpt.spark.attempt.source_batch import is_read_as_itself
+from dagster_ckpt.spark.attempt.query_state import is_read_as_itself
 from tests.lab.lab import Lab, failure_text
 from tests.lab.pipelines import reads, sink, wired
 from tests.spark.epoch.small_pipeline import ORDERS, Feed, read_lines, shop

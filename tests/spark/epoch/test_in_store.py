@@ -14,8 +14,8 @@ from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.doctor import diagnose
 from dagster_ckpt.operations.restores.preview import preview_restore
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
+from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.operations.snapshots.export import export_snapshot
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
 from tests.lab.child import kill_epoch_when
 from tests.lab.lab import Lab, failure_text
 from tests.removal import remove_tree

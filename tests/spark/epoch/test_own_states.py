@@ -13,7 +13,7 @@ import pytest
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.own_objects import OwnObjects
+from dagster_ckpt.spark.attempt.query_state import OwnObjects
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.batch_notes import captured_states, path_through, read_states
 from tests.lab.lab import Lab

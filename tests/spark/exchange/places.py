@@ -16,10 +16,9 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.spark.channel.entries import AppendResult
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.exchange.mounts import Exchange, begin, mount, work_in
+from dagster_ckpt.spark.exchange.mounts import Exchange, begin, mount, prove_reached, work_in
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.probe import prove_reached
 from dagster_ckpt.spark.exchange.rows import write_part
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from tests.adapters.s3_proxy import Request, Wire, s3_proxy

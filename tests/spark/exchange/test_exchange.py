@@ -20,13 +20,15 @@ from dagster_ckpt.spark.exchange.mounts import (
     bring_here,
     exchange_of,
     is_reached,
+    probe_objects,
+    prove_reached,
     put_file,
+    refuse_unreached,
     remove_rows,
     sweep_older,
 )
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.probe import probe_objects, prove_reached, refuse_unreached
 from dagster_ckpt.spark.exchange.rows import write_part
 from dagster_ckpt.spark.files import DataFile
 from tests.adapters.s3_proxy import Wire, s3_proxy

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.channel.rows_again import PLACE, read_rows
+from dagster_ckpt.spark.channel.batch_input import PLACE, read_rows
 from dagster_ckpt.spark.channel.sink import ChannelSink, write_apart, write_staged
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.exchange.mounts import remove_folder

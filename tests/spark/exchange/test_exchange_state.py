@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.errors import Declined, InvalidRequest
-from dagster_ckpt.spark.attempt import state_place
-from dagster_ckpt.spark.attempt.state_place import checkpoint_location
+from dagster_ckpt.spark.attempt import query_state
+from dagster_ckpt.spark.attempt.query_state import checkpoint_location
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.state import exchange_with_state, listed
 from dagster_ckpt.spark.files import spark_uri
@@ -61,7 +61,7 @@ def s3a_settings(endpoint: str) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _executors_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_place, "is_local", lambda spark: False)
+    monkeypatch.setattr(query_state, "is_local", lambda spark: False)
 
 
 class Sums:
@@ -228,5 +228,5 @@ def test_state_that_names_its_folder_is_refused_where_executors_are_elsewhere_an
     frame, query = with_time_to_live(spark, tmp_path), place.attempt(1).stage(UID).query
     with pytest.raises(InvalidRequest, match=r"that all machines mount, or let one machine run the pipeline"):
         checkpoint_location(spark, UID, query, frame)
-    monkeypatch.setattr(state_place, "is_local", lambda spark: True)
+    monkeypatch.setattr(query_state, "is_local", lambda spark: True)
     assert checkpoint_location(spark, UID, query, frame) == (spark_uri(query), {})

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.spark.plan.chains import (
+from dagster_ckpt.spark.plan.sources import (
     why_it_leaves_its_inputs,
     why_it_leaves_its_reader,
     why_it_reads_apart,

@@ -14,8 +14,8 @@ from dagster_ckpt import spark_stage
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.errors import ChangedQuery, understood
+from dagster_ckpt.spark.plan.functions import refuse_renamed_variables
 from dagster_ckpt.spark.plan.rules import check_plan
-from dagster_ckpt.spark.plan.variables import refuse_renamed_variables
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 

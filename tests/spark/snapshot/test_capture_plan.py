@@ -10,7 +10,7 @@ import pytest
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
-from dagster_ckpt.spark.attempt.source_batch import refuse_names_that_are_patterns
+from dagster_ckpt.spark.attempt.query_state import refuse_names_that_are_patterns
 from dagster_ckpt.spark.snapshot.capture import (
     CapturePlan,
     latest_committed_batch,

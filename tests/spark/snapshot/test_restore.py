@@ -22,7 +22,7 @@ from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.operations.snapshots.verify import verify_snapshot
+from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.snapshot.local_copy import (

@@ -16,9 +16,14 @@ from dagster_ckpt.core.messages import StateHandle
 from dagster_ckpt.core.model import CheckpointKind, FileEntry, FileKind, ObjectRef, StageSnapshot
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.operations.snapshots.contents import batch_conf, files_of, operators_of
+from dagster_ckpt.operations.snapshots.contents import (
+    ProblemKind,
+    batch_conf,
+    files_of,
+    operators_of,
+    verify_snapshot,
+)
 from dagster_ckpt.operations.snapshots.export import export_snapshot
-from dagster_ckpt.operations.snapshots.verify import ProblemKind, verify_snapshot
 from dagster_ckpt.runtime.files import handles_of_subtasks, write_subtask_handles
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot import upload

@@ -11,8 +11,7 @@ from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.dagster.reports.metadata import position_metadata
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog
 from dagster_ckpt.ext.kafka.topics import KafkaTopics
-from dagster_ckpt.spark.source.groups import GroupOffsets
-from dagster_ckpt.spark.source.positions import QUIET, LagReader, total_lag
+from dagster_ckpt.spark.source.positions import QUIET, GroupOffsets, LagReader, total_lag
 from dagster_ckpt.testing import MemoryTopics
 from tests.operations.restores.test_source_horizon import reading, source_at
 from tests.spark.source.test_source_pins import Heard

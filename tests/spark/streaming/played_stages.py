@@ -27,11 +27,10 @@ from dagster_ckpt.core.ids import (
 )
 from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.spark.channel.cursor import Limit, next_end
 from dagster_ckpt.spark.channel.entries import DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
-from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.release import Limit, Release, next_end
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.phases import SinkPart

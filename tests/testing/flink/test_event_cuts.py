@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.testing.flink.event_gate import EventGate, HeldEvent
+from dagster_ckpt.testing.flink.gated import EventGate, HeldEvent
 from tests.properties import examples
 
 SUBTASKS = 2

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.flink.event_gate import EventGate
+from dagster_ckpt.testing.flink.gated import EventGate
 
 ONE, TWO = CheckpointId(1), CheckpointId(2)
 

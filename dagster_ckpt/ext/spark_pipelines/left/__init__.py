@@ -4,7 +4,6 @@
 |---|---|
 | ``source_order`` | numbers of a flow's sources, in Spark's plan and in ours |
 | ``flow_checkpoints`` | checkpoints, compared and rebuilt; Spark's logs of files |
-| ``parquet_left`` | Parquet tables that were filled |
 | ``delta_left`` | Delta tables that were filled |
 | ``table_rows`` | which of those can be taken over, their rows staged for ours |
 """

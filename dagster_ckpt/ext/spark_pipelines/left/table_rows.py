@@ -16,9 +16,8 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode
-from dagster_ckpt.ext.spark_pipelines.left.delta_left import DeltaLeft, find_delta
+from dagster_ckpt.ext.spark_pipelines.left.delta_left import DeltaLeft, ParquetLeft, find_delta, find_parquet
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import FlowCheckpoint
-from dagster_ckpt.ext.spark_pipelines.left.parquet_left import ParquetLeft, find_parquet
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
 from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
 from dagster_ckpt.spark.sink.committables import PreparedBatch
