@@ -30,9 +30,9 @@ _HARNESS = "testing.coordinator"
 _HOMES: dict[str, str] = {
     # harnesses
     "CoordinatorHarness": f"{_HARNESS}.harness",
-    "RecordingHook": f"{_HARNESS}.participants",
-    "RecordingOperatorCoordinator": f"{_HARNESS}.participants",
-    "Answering": f"{_HARNESS}.participants",
+    "RecordingHook": f"{_HARNESS}.events",
+    "RecordingOperatorCoordinator": f"{_HARNESS}.events",
+    "Answering": f"{_HARNESS}.events",
     "BarrierHarness": "testing.barriers",
     "ALIGNED": "testing.barriers",
     "UNALIGNED": "testing.barriers",

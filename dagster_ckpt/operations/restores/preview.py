@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -318,11 +319,9 @@ class _Now:
         entry = newest_on_line(facts_of(record))
         newest: StoredSnapshot | None = None
         if entry is not None:
-            try:
+            with suppress(NotFound, Corrupt):
                 storage = deployment.open_storage(entry.location.base_uri)
                 newest = open_snapshot(storage, entry.location.folder, recorded=entry.metadata_checksum)
-            except (NotFound, Corrupt):
-                newest = None
         directory = Path(record.working_directory) if record.working_directory else None
         there = directory if directory is not None and directory.is_dir() else None
         name = "nothing: it has not run yet"
