@@ -1,6 +1,6 @@
 """What checkpoints every second cost a stream, and what channels and chains cost against one fused query.
 
-    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...] [--append]
+    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...] [--append | --tables]
 
 The same work by one bare Spark query, and by stages: with a channel at every boundary, with one channel (in front of
 the keyed count), and as one chain; each without checkpoints and with one every second. With ``--append`` nothing is
@@ -47,6 +47,10 @@ STAGED: dict[str, dict[str, Any]] = {
     "chain, 1 s checkpoints": {"interval": 1.0},
 }
 """Settings of the runs of the staged pipeline; ``apart``: its last stage is a query of its own."""
+TABLES: dict[str, dict[str, Any]] = {
+    "three tables": {"tables": True},
+    "three tables, 1 s checkpoints": {"tables": True, "interval": 1.0},
+}
 WARM_UP = 2
 """Rounds that do not count: class loading, code generation, the compiler's second thoughts."""
 LOOKS_S = 0.05
@@ -81,7 +85,7 @@ def count(frame: DataFrame) -> DataFrame:
 
 
 def staged(
-    folder: Path, per_batch: int, *, apart: bool = False, append: bool = False
+    folder: Path, per_batch: int, *, apart: bool = False, append: bool = False, tables: bool = False
 ) -> CheckpointedPipeline:
     @spark_source
     def numbers(spark):  # type: ignore[no-untyped-def]
@@ -99,9 +103,19 @@ def staged(
     def rows(doubled):  # type: ignore[no-untyped-def]
         return doubled
 
+    @spark_sink
+    def second(doubled):  # type: ignore[no-untyped-def]
+        return doubled
+
+    @spark_sink
+    def third(doubled):  # type: ignore[no-untyped-def]
+        return doubled
+
     @checkpointed_pipeline(name="throughput")
     def pipeline() -> None:
-        (rows if append else totals)(doubled(numbers()))
+        projected = doubled(numbers())
+        for sink in (rows, second, third) if tables else (rows,) if append else (totals,):
+            sink(projected)
 
     return pipeline  # type: ignore[no-any-return]
 
@@ -142,19 +156,24 @@ def run_fused(
     *,
     append: bool = False,
     for_each: bool = False,
+    queries: int = 1,
 ) -> Cost:
     arriving = folder / "bare" / "arriving"
     arriving.mkdir(parents=True)
     rows = transform(source_of(spark, arriving, per_batch))
-    writer = writer_of(rows, folder / "out", append=append, for_each=for_each)
-    query = writer.option("checkpointLocation", str(folder / "fused")).start()
-    wait(lambda: not str(query.status["message"]).startswith("Initializing"))
+    running = []
+    for number in range(queries):
+        writer = writer_of(rows, folder / f"out-{number}", append=append, for_each=for_each)
+        running.append(writer.option("checkpointLocation", str(folder / f"fused-{number}")).start())
+    wait(lambda: not any(str(one.status["message"]).startswith("Initializing") for one in running))
     meter = Meter()
     for path in sorted(data.iterdir()):
         (arriving / path.name).hardlink_to(path)
-    wait((folder / "fused" / "commits" / str(batches - 1)).exists, every=LOOKS_S)
+    last = [folder / f"fused-{number}" / "commits" / str(batches - 1) for number in range(queries)]
+    wait(lambda: all(one.exists() for one in last), every=LOOKS_S)
     cost = meter.read()
-    query.stop()
+    for one in running:
+        one.stop()
     return cost
 
 
@@ -166,11 +185,12 @@ def run_staged(
     *,
     apart: bool = False,
     append: bool = False,
+    tables: bool = False,
     **settings: Any,
 ) -> tuple[Cost, Stream]:
     empty = folder / "arriving"
     empty.mkdir(parents=True)
-    pipeline = staged(empty, per_batch, apart=apart, append=append)
+    pipeline = staged(empty, per_batch, apart=apart, append=append, tables=tables)
     with streaming(folder / "run", pipeline, spark, **settings) as stream:
         meter = Meter()
         for path in sorted(data.iterdir()):
@@ -198,8 +218,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=list(STAGED), default=list(STAGED))
     parser.add_argument("--append", action="store_true", help="append every row instead of counting them")
+    parser.add_argument("--tables", action="store_true", help="append every row to three tables")
     given = parser.parse_args()
-    ways = {name: STAGED[name] for name in given.only}
+    given.append |= given.tables
+    ways = TABLES if given.tables else {name: STAGED[name] for name in given.only}
     bare = (BARE, BARE_IN_OURS, FOR_EACH_BATCH) if given.append else (BARE, BARE_IN_OURS)
     costs: dict[str, list[Cost]] = {name: [] for name in (*bare, *ways)}
     checkpoints: dict[str, list[int]] = {name: [] for name in ways}
@@ -214,7 +236,8 @@ def main() -> None:
                 place = here / str(at)
                 if name in bare:
                     with as_spark_writes(spark) if name == BARE else nullcontext():
-                        how = {"append": given.append, "for_each": name == FOR_EACH_BATCH}
+                        how: dict[str, Any] = {"append": given.append, "for_each": name == FOR_EACH_BATCH}
+                        how["queries"] = 3 if given.tables else 1
                         cost = run_fused(spark, data, place, batches, given.per_batch, **how)
                 else:
                     cost, stream = run_staged(
