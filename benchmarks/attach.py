@@ -5,12 +5,15 @@
 The program is bare Spark: a keyed count of files, two columns wide, into a sink that keeps nothing. It runs in one
 session, attached and not in alternating order; the ratio is that of the medians of processor time. Checkpoints of
 1, 4 and 16 such queries, which have drained their files, are timed from trigger to completion: a new file arrives
-before each.
+before each. With ``--memory`` only: resident size of the program's Python and of its Java, attached and not, each in a
+process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +110,56 @@ def durations(
     return found, used
 
 
+MEMORY = """
+import os, sys
+from pathlib import Path
+
+if {attached}:
+    import dagster_ckpt
+
+    dagster_ckpt.attach("memory", base_dir={base!r}, interval="1 s")
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "1g")
+spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+reader = spark.readStream.schema("id long, value long").option("maxFilesPerTrigger", 1)
+counts = reader.parquet({data!r}).selectExpr("id % 1000 AS key").groupBy("key").count().writeStream
+counts = counts.outputMode("update").format("noop").option("checkpointLocation", {place!r}).queryName("counts")
+counts.start().processAllAvailable()
+
+
+def resident(process):
+    return int((process / "status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
+
+
+mine = Path("/proc/self")
+[java] = [
+    one.parent
+    for one in Path("/proc").glob("[0-9]*/comm")
+    if one.read_text() == "java\\n" and f"PPid:\\t{{os.getpid()}}\\n" in (one.parent / "status").read_text()
+]
+print("MB", resident(mine), resident(java))
+"""
+"""A program of its own, which imports nothing of ours where it is not attached."""
+
+
+def memory(folder: Path, rounds: int) -> None:
+    rows = []
+    for word in ("", "attached"):
+        found = []
+        for number in range(rounds):
+            here = folder / f"{word or 'bare'}-{number}"
+            write_input(here / "in", 200_000, 100)
+            places = {name: str(here / name) for name in ("base", "place")}
+            code = MEMORY.format(attached=bool(word), data=str(here / "in"), **places)
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            found.append([float(one) for one in done.stdout.partition("MB ")[2].split()])
+        python, java = (median([one[at] for one in found]) for at in (0, 1))
+        rows.append({"program": word or "as it is", "Python MB": python, "Java MB": java})
+    show("resident size", rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -116,7 +169,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--queries", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--checkpoints", type=int, default=20)
+    parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
+    if options.memory:
+        with scratch() as folder:
+            memory(folder, options.rounds)
+        return
     with scratch() as folder, spark_session(folder) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         if options.rounds:

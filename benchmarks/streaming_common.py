@@ -117,6 +117,7 @@ def service(
     owner: str = "bench",
     storage: Callable[[CheckpointStorage], CheckpointStorage] = lambda s: s,
     trigger_interval: float = 0.0,
+    restore_from: str = "latest",
     **settings: Any,
 ) -> Stream:
     """A streaming run below ``folder``, not yet started; ``trigger_interval`` in seconds, 0: at full speed."""
@@ -143,7 +144,7 @@ def service(
             table_dir=folder / "tables",
             owner=owner,
             reporter=Quiet(),
-            restore=RestoreOptions(),
+            restore=RestoreOptions.of(restore_from=restore_from),
             listeners=[events.append],
         ),
         strategy=FixedDelay(attempts=1000, delay=0.5),

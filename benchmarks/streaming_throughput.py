@@ -1,6 +1,6 @@
 """What checkpoints every second cost a stream, and what channels and chains cost against one fused query.
 
-    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--rounds 3] [--only WAY ...] [--append | --tables]
+    python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--only WAY ...] [--append | --tables]
 
 The same work by one bare Spark query, and by stages: with a channel at every boundary, with one channel (in front of
 the keyed count), and as one chain; each without checkpoints and with one every second. With ``--append`` nothing is

@@ -131,7 +131,7 @@ class Attachment:
             count_late=self._count_late,
             stop_queries=self._stop_queries,
             listeners=() if launching is None else (launching.events,),
-            began=_unseen if launching is None else launching.follow,
+            began=(lambda _attempt: None) if launching is None else launching.follow,
             ended=self._ended,
         )
         self._lock = threading.RLock()
@@ -380,10 +380,6 @@ class Attachment:
 
 def _has_directory(stage: AttachedStage) -> bool:
     return (Path(stage.checkpoint_location) / "metadata").exists()
-
-
-def _unseen(_attempt: ProgramAttempt) -> None:
-    """Tell nobody: no run of Dagster's has launched the program."""
 
 
 def _speak() -> None:

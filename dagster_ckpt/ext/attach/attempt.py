@@ -29,13 +29,11 @@ from dagster_ckpt.ext.attach.cuts import ProgramCuts, chosen_cuts
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, ProgramDirectory
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.snapshot.pins import sweep_pins
-from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller
-from dagster_ckpt.version import __version__
 
 log = logging.getLogger("dagster_ckpt.attach")
 
@@ -58,12 +56,12 @@ class ProgramAttempt:
     owner: ProgramOwner
     root: str
     """First of the tries that this run is one of."""
-    is_running: Callable[[StageUid], bool]
-    count_late: Callable[[StageUid], None]
-    stop_queries: Callable[[float], None]
+    is_running: Callable[[StageUid], bool] = lambda _uid: False
+    count_late: Callable[[StageUid], None] = lambda _uid: None
+    stop_queries: Callable[[float], None] = lambda _within: None
     """Stops all; seconds in which each is waited for to be between two batches."""
-    listeners: tuple[Callable[[CoordinatorEvent], None], ...]
-    began: Callable[[ProgramAttempt], None]
+    listeners: tuple[Callable[[CoordinatorEvent], None], ...] = ()
+    began: Callable[[ProgramAttempt], None] = lambda _attempt: None
     """Called when the pipeline is owned."""
     ended: Callable[[], None] = lambda: None
     """Called when somebody has stopped the program with a savepoint, which is complete."""
@@ -155,21 +153,14 @@ class ProgramAttempt:
         self._poller.start()
 
     def _setup(self, cuts: ProgramCuts) -> AttemptSetup:
-        return AttemptSetup(
+        return self.owner.setup(
+            self.deployment,
             config=self.config,
-            store=self.deployment.store,
-            storage=self.deployment.storage,
-            open_storage=self.deployment.open_storage,
-            owner=self.owner.name,
             root=self.root,
             listeners=(self._heard, *self.listeners),
-            library_version=__version__,
-            admit=self.owner.admit,
             graph=self._program.graph(self.pipeline),
             gateway=cuts,
-            ownership=Ownership.NEW_ATTEMPT,
             directory_state=lambda *_: DirectoryState.LASTING,
-            read_manifest=handles_in_manifest,
             acks=AckDurability.AT_COMPLETION,
             background=DaemonBackground(),
             lease=Lease(reads_mailbox=True),

@@ -55,8 +55,8 @@ class ProgramCuts:
 
     program: AttachedProgram
     directory: ProgramDirectory
-    is_running: Callable[[StageUid], bool]
-    count_late: Callable[[StageUid], None]
+    is_running: Callable[[StageUid], bool] = lambda _uid: False
+    count_late: Callable[[StageUid], None] = lambda _uid: None
     """Counter of rows that watermarks have dropped, as far as Spark has told."""
     coordinator: CheckpointCoordinator | None = None
     """Set once the attempt is open."""

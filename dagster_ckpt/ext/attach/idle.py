@@ -62,11 +62,6 @@ def snapshot_of_idle(
         config=CheckpointConfig.layered(DEFAULTS, {"savepoint_dir": deployment.savepoint_dir}).of_stream,
         owner=owner,
         root=record.root,  # the same try: a restore that was made once is not made again after this
-        is_running=lambda _uid: False,
-        count_late=lambda _uid: None,
-        stop_queries=lambda _within: None,
-        listeners=(),
-        began=lambda _attempt: None,
         is_periodic=False,
     )
     attempt.change(program)

@@ -13,12 +13,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.supervision.ownership import may_be_asked
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Fenced
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
+from dagster_ckpt.version import __version__
 
 LOOK_EVERY = 0.25
 JAVA_ENDS_WITHIN = 60.0
@@ -94,6 +99,20 @@ class ProgramOwner:
                 f"the Java process {java} of another copy of this program still runs, and its queries may write: end "
                 "it first"
             )
+
+    def setup(self, deployment: Deployment, **more: Any) -> AttemptSetup:
+        """Return what an attempt of this process needs; ``more``: fields that are its own."""
+        return AttemptSetup(
+            store=deployment.store,
+            storage=deployment.storage,
+            open_storage=deployment.open_storage,
+            owner=self.name,
+            admit=self.admit,
+            library_version=__version__,
+            ownership=Ownership.NEW_ATTEMPT,
+            read_manifest=handles_in_manifest,
+            **more,
+        )
 
     def wait(self, record: Callable[[], CoordinatorRecord | None]) -> None:
         """Let the lease of a copy that was killed elsewhere be over, and the JVM of one that has ended.

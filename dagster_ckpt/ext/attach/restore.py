@@ -18,12 +18,12 @@ from pathlib import Path
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.restore.matching import StageMatch
-from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
+from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ext.attach.cuts import ProgramCuts
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.sinks import (
@@ -35,14 +35,11 @@ from dagster_ckpt.ext.attach.sinks import (
     skips_replayed,
 )
 from dagster_ckpt.operations.deployment import Deployment
-from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Ownership
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordStore
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
-from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
-from dagster_ckpt.version import __version__
 
 log = logging.getLogger("dagster_ckpt.attach")
 
@@ -55,19 +52,6 @@ def was_interrupted(record: CoordinatorRecord | None) -> bool:
     if record is None or record.line is None or record.before_restore is not None:
         return False
     return record.status_epoch < record.line.since
-
-
-class _NoStages:
-    """Gateway while no query runs."""
-
-    def trigger(self, message: TriggerStages) -> None:
-        raise Declined("no query runs during a restore")
-
-    def notify_complete(self, message: NotifyComplete) -> None:
-        """Do nothing."""
-
-    def notify_aborted(self, message: NotifyAborted) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +108,18 @@ class ProgramRestore:
     def _claimed(self, program: AttachedProgram) -> CheckpointCoordinator:
         owner = self.owner or ProgramOwner.here(self.directory.owner)
         owner.wait(lambda: RecordStore(self.deployment.store).record(self.pipeline))
-        setup = AttemptSetup(
+        setup = owner.setup(
+            self.deployment,
             config=self.config,
-            store=self.deployment.store,
-            storage=self.deployment.storage,
-            open_storage=self.deployment.open_storage,
-            owner=owner.name,
             # A name of its own: a restore that was refused, or killed while it was built, is none that was made.
             root=f"{self.root}-restore" if self.root else owner.name,
             restore=self.options,
             operator=self.operator,
-            library_version=__version__,
-            admit=owner.admit,
             graph=program.graph(self.pipeline),
-            gateway=_NoStages(),
-            ownership=Ownership.NEW_ATTEMPT,
+            gateway=ProgramCuts(program=program, directory=self.directory),
             directory_state=lambda *_: (
                 DirectoryState.MISSING
             ),  # `latest` is the checkpoint, not what is there
-            read_manifest=handles_in_manifest,
         )
         return CheckpointCoordinator.open(setup)
 
