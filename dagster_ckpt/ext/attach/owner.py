@@ -101,7 +101,7 @@ class ProgramOwner:
             )
 
     def setup(self, deployment: Deployment, **more: Any) -> AttemptSetup:
-        """Return what an attempt of this process needs; ``more``: fields that are its own."""
+        """Return the setup of an attempt of this process; ``more``: fields that are its own."""
         return AttemptSetup(
             store=deployment.store,
             storage=deployment.storage,
