@@ -92,6 +92,29 @@ class Images:
         if change is not RowChange.UPSERTED:
             self._delete(self._aside, checkpoint)
 
+    def kept(self, name: SqlName, publishes: Iterable[Publish]) -> dict[int, int]:
+        """Return how many rows a side table keeps of publishes."""
+        numbers = [publish.checkpoint_id for publish in publishes]
+        if not numbers or not self._table.exists(name):
+            return {}
+        number = self._table.quoted(PUBLISH)
+        of = f"FROM {self._table.table(name)} WHERE {_one_of(numbers)}"
+        return self._counts(f"SELECT {number}, count(*) {of} GROUP BY {number}")
+
+    def written(self, publish: Publish) -> int:
+        """Return of how many rows by key a publish keeps what was there before."""
+        return self.kept(self._undo, [publish]).get(publish.checkpoint_id, 0)
+
+    def incomplete(self, steps: UndoPath) -> int | None:
+        """Return a publish of which somebody removed what these steps need from the side tables; None: of none."""
+        before = [one for one in (*steps.undo, *steps.redo) if one.change is RowChange.UPSERTED]
+        for name, needed in ((self._undo, before), (self._aside, steps.redo)):
+            there = self.kept(name, needed)
+            for one in needed:
+                if one.rows is not None and there.get(one.checkpoint_id, 0) != one.rows:
+                    return one.checkpoint_id
+        return None
+
     def gone(self, publishes: Sequence[Publish], steps: UndoPath) -> tuple[int, int]:
         """Return a publish, shown after these steps, of which others removed rows, and how many; 0 rows: none."""
         shown, number = f"({self.query(steps)})", self._table.quoted(PUBLISH)

@@ -88,6 +88,14 @@ def why_nameless(
     )
 
 
+def why_no_steps(table: TableTransaction, steps: UndoPath, place: str) -> str:
+    """Return why a way cannot be gone because somebody removed what it goes by; empty: it can."""
+    if table.exists() and (why := table.why_no_table(place)):
+        return why
+    lost = Images(table).incomplete(steps)
+    return "" if lost is None else why_removed(f"what checkpoint {lost} has changed is gone", place)
+
+
 def why_removed(what: str, place: str) -> str:
     """Return the refusal of a restore that would miss rows or columns."""
     return f"{what} from {place}, which somebody else removed: bring them back, {_OR}"

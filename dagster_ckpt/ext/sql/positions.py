@@ -31,7 +31,7 @@ from dagster_ckpt.ext.sql.history import Publish, RowChange
 from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
-_WORD = "dagster_ckpt_positions"
+_WORD, _PUBLISHES = "dagster_ckpt_positions", "dagster_ckpt_publishes"
 _FORK = 0
 """Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
 
@@ -56,7 +56,7 @@ class Positions:
             Column("columns", Text, nullable=False, default="[]"),
         )
         self._publishes = Table(
-            "dagster_ckpt_publishes",
+            _PUBLISHES,
             self._metadata,
             Column("table_name", Text, primary_key=True),
             Column("checkpoint_id", BigInteger, primary_key=True, autoincrement=False),
@@ -136,7 +136,7 @@ class Positions:
 
     def tree(self, connection: Connection) -> dict[int, Publish]:
         """Return the publishes that can be undone or done again."""
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+        if not inspect(connection).has_table(_PUBLISHES, schema=self._metadata.schema):
             return {}
         found = connection.execute(
             select(self._publishes).where(
@@ -207,8 +207,9 @@ class Positions:
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": self._place}
             )
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
-            self._metadata.create_all(connection)
+        there = inspect(connection)
+        if not all(there.has_table(name, schema=self._metadata.schema) for name in (_WORD, _PUBLISHES)):
+            self._metadata.create_all(connection)  # also one that somebody removed
 
     def _why_foreign(self, row: Any) -> str:
         if row.pipeline in self._context.pipelines:

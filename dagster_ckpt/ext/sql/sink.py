@@ -24,7 +24,7 @@ from dagster_ckpt.ext.sql.history import (
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
-from dagster_ckpt.ext.sql.others import OthersAtWork, why_nameless, why_other_key, why_removed
+from dagster_ckpt.ext.sql.others import OthersAtWork, why_nameless, why_no_steps, why_other_key, why_removed
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -140,9 +140,10 @@ class SqlSink(StagedSink):
                 "again (restore_from: none)"
             )
         if (found := way(tree, before.head, head)) is not None:
-            if cut is not None:
-                return why_other_key(self.place, found, self.context.key)
-            there = {column.name for column in self._table(connection).columns()}
+            table = self._table(connection)
+            if (why := why_no_steps(table, found, self.place)) or cut is not None:
+                return why or why_other_key(self.place, found, self.context.key)
+            there = {column.name for column in table.columns()}
             had = self.positions.columns(connection)
             return why_nameless(self.place, (*found.undo, *found.redo), had, there)
         return (
@@ -323,7 +324,8 @@ class SqlTransaction:
         if schema is not None and position.head is not None:
             had = self._sink.positions.columns(self._connection)
             self._table.fit(schema, self._sink.place, had, with_checkpoints=self._has_marks)
-            change = RowChange.REPLACED if rows.replaces else self._usual_change
+            usual = RowChange.UPSERTED if self._table.key else RowChange.APPENDED
+            change = RowChange.REPLACED if rows.replaces else usual
             columns = had.union(schema.names) if len(rows) else None
             self._write(rows, position.head, change, had)
             if self._sink.keeps_before_images:
@@ -353,10 +355,6 @@ class SqlTransaction:
         """Return the side tables by the key that the publish went by."""
         key = self._table.key if publish.key is None else publish.key
         return Images(TableTransaction(self._connection, self._table.name, key))
-
-    @property
-    def _usual_change(self) -> RowChange:
-        return RowChange.UPSERTED if self._table.key else RowChange.APPENDED
 
     @property
     def _has_marks(self) -> bool:
@@ -393,6 +391,8 @@ class SqlTransaction:
             key=self._table.key,
             rows=self._table.count() if change is RowChange.REPLACED else rows,
         )
+        if change is RowChange.UPSERTED:
+            publish = replace(publish, rows=Images(self._table).written(publish))
         self._sink.positions.add(self._connection, publish)
 
 

@@ -96,7 +96,8 @@ class TableTransaction:
         wanted = column_types(self.dialect, place, schema)
         if not self.exists():
             return wanted
-        self._refuse_no_table(place)
+        if why := self.why_no_table(place):
+            raise InvalidRequest(why)
         existing = {column.name: column for column in self.columns()}
         called = {name.lower(): name for name in existing}
         for field in schema.fields:
@@ -181,12 +182,12 @@ class TableTransaction:
                     "the type it had, or name another table"
                 )
 
-    def _refuse_no_table(self, place: str) -> None:
+    def why_no_table(self, place: str) -> str:
+        """Return why what has the table's name takes no rows; empty: it is a table."""
         kind = kind_of(self.connection, self.name)
-        if kind != "table":
-            raise InvalidRequest(
-                f"{place} is a {kind}, and rows are written to a table: name the one that it shows, SqlTable(url, name)"
-            )
+        if kind == "table":
+            return ""
+        return f"{place} is a {kind}, and rows are written to a table: name the one that it shows, SqlTable(url, name)"
 
     def _refuse_without_unique_key(self, place: str) -> None:
         if not self.key:

@@ -299,6 +299,38 @@ def test_a_restore_is_refused_where_others_removed_what_it_would_show(
     assert (5, 5) in run_sql("SELECT k, v FROM orders")
 
 
+@pytest.mark.parametrize(
+    ("key", "done"),
+    [
+        (
+            (),
+            ("ALTER TABLE orders RENAME TO kept; CREATE VIEW orders AS SELECT * FROM kept", "is a view, and"),
+        ),
+        (("k",), ("DELETE FROM orders__dagster_ckpt_undo", "what checkpoint 3 has changed is gone")),
+        ((), ("DROP TABLE dagster_ckpt_publishes", "are not kept")),
+    ],
+    ids=["table", "before-images", "publishes"],
+)
+def test_a_restore_is_refused_where_others_removed_what_it_goes_by(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...], done: tuple[str, str]
+) -> None:
+    """Rows stayed, in a restore that succeeded; without the list of publishes none was taken any more."""
+    statements, said = done
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    for number in (1, 2, 3):
+        sink.publish([staged(context.work_dir, number, LONGS, [(number, number)])], permit(number))
+    cut = cut_at(sink, 1)
+    for statement in statements.split("; "):
+        run_sql(statement)
+    assert said in sink.cannot_roll_back(cut)
+    with pytest.raises(InvalidRequest, match=said):
+        sink.roll_back(cut, LaterRows.SET_ASIDE)
+    if "VIEW" not in statements:
+        sink.publish([staged(context.work_dir, 4, LONGS, [(4, 4)])], permit(4))
+    assert len(run_sql("SELECT k FROM orders")) == (3 if "VIEW" in statements else 4)
+
+
 def test_a_row_that_others_removed_before_it_came_again_is_missed_by_a_restore_behind_that(
     url: str, tmp_path: Path, run_sql: Run
 ) -> None:
