@@ -40,6 +40,13 @@ LONGEST_NAME = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 
 
+@dataclass(frozen=True, slots=True)
+class OfCheckpoint:
+    """Event or order that says no more than which checkpoint it is about."""
+
+    checkpoint_id: CheckpointId
+
+
 def _checked(kind: str, text: str) -> str:
     if not _NAME.fullmatch(text) or text.endswith("."):
         raise InvalidRequest(

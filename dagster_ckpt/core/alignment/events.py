@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import CheckpointId, OfCheckpoint
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.reasons import CheckpointFailureReason
@@ -126,11 +126,8 @@ class EndOfPartition:
     channel: Channel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(OfCheckpoint):
     """The time asked for with ``ArmTimer`` has come."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +186,8 @@ class Decline:
     reason: CheckpointFailureReason
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardCancel:
+class ForwardCancel(OfCheckpoint):
     """Put a cancel marker into the stage's own output, so that downstream does not wait."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +205,8 @@ class ArmTimer:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
+class CancelTimer(OfCheckpoint):
     """The timer that was armed is not wanted any more."""
-
-    checkpoint_id: CheckpointId
 
 
 AlignmentEffect = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
-from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
+from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, OfCheckpoint, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import NotifyAborted, StateHandle, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics
@@ -31,18 +31,12 @@ class AskCoordinators:
     uids: tuple[StageUid, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AbortCoordinators:
+class AbortCoordinators(OfCheckpoint):
     """Tell driver-side coordinators that the checkpoint is over."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class CompleteCoordinators:
+class CompleteCoordinators(OfCheckpoint):
     """Tell driver-side coordinators that the checkpoint is complete."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +71,8 @@ class ReleaseHooks:
     subsumed: CheckpointId
 
 
-@dataclass(frozen=True, slots=True)
-class AbortHooks:
+class AbortHooks(OfCheckpoint):
     """Tell the hooks that a checkpoint is over without completing."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,18 +207,12 @@ class CheckpointFailed:
     """… of which so many are survived."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSubsumed:
+class CheckpointSubsumed(OfCheckpoint):
     """A newer one took its place among the retained ones."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDiscarded:
+class CheckpointDiscarded(OfCheckpoint):
     """The files of a checkpoint that was complete are gone: nobody can restore from it any more."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dagster_ckpt.core.checkpoint.record import ForgottenHistory
 from dagster_ckpt.core.checkpoint.shown import LeftTables, ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
-from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
+from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, OfCheckpoint, StageUid
 from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
 from dagster_ckpt.core.model import CheckpointMetadata
@@ -94,18 +94,12 @@ class FailingOver:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StagesRestored:
+class StagesRestored(OfCheckpoint):
     """Stages were restarted within the attempt, from this checkpoint."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class TimeoutRearmed:
+class TimeoutRearmed(OfCheckpoint):
     """Restarts a pending checkpoint's timeout."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +121,8 @@ class Closing:
     """Why it failed, in a sentence; a cause the coordinator has given itself comes before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointDisposed:
+class SavepointDisposed(OfCheckpoint):
     """A person wants a savepoint's files gone. Answer: True when there was one."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,18 +232,12 @@ class LocationMade:
     location: SnapshotLocation
 
 
-@dataclass(frozen=True, slots=True)
-class HooksCalled:
+class HooksCalled(OfCheckpoint):
     """Every master hook was called; some may still owe their result."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class TasksTriggered:
+class TasksTriggered(OfCheckpoint):
     """The stages were told."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +276,8 @@ class MetadataWritten:
     """Of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagesNotified:
+class StagesNotified(OfCheckpoint):
     """The stages have heard of a completion: what was to be published with it is, or waits for the next."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

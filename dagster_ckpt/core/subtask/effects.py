@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.ids import CheckpointId, OfCheckpoint
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
 from dagster_ckpt.core.reasons import CheckpointFailureReason
 
@@ -16,11 +16,8 @@ class FinishOperators:
     checkpoint_id: CheckpointId | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareBarrier:
+class PrepareBarrier(OfCheckpoint):
     """Let operators flush what must go out before the barrier."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +30,16 @@ class EmitBarrier:
     """It overtakes data that is still in the output (unaligned)."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmitCancelMarker:
+class EmitCancelMarker(OfCheckpoint):
     """Put a cancel marker into the stage's own output instead: downstream need not wait."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class ArmAlignmentTimer:
+class ArmAlignmentTimer(OfCheckpoint):
     """Turn the emitted barrier unaligned if it is still in the output when its time is over."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class FinishOutputChannelState:
+class FinishOutputChannelState(OfCheckpoint):
     """No more output belongs to the in-flight data of this checkpoint."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +50,16 @@ class TakeSnapshot:
     options: BarrierOptions
 
 
-@dataclass(frozen=True, slots=True)
-class CancelAsyncPart:
+class CancelAsyncPart(OfCheckpoint):
     """Stop the asynchronous part where it is."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class DiscardOwnFiles:
+class DiscardOwnFiles(OfCheckpoint):
     """Delete the files this subtask wrote for the checkpoint itself; shared ones stay."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class DiscardChannelState:
+class DiscardChannelState(OfCheckpoint):
     """Drop the in-flight data recorded for the checkpoint."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,46 +81,28 @@ class DeclineCheckpoint:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportMetrics:
+class ReportMetrics(OfCheckpoint):
     """Tell the coordinator the numbers of a part that no longer counts."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class TellComplete:
+class TellComplete(OfCheckpoint):
     """Tell the operators: two-phase sinks publish."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class TellAborted:
+class TellAborted(OfCheckpoint):
     """Tell every operator, also those whose part succeeded."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class TellSubsumed:
+class TellSubsumed(OfCheckpoint):
     """Tell the operators that nothing up to this checkpoint is restored any more."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class ConfirmLocalCopy:
+class ConfirmLocalCopy(OfCheckpoint):
     """Keep the local copy of this checkpoint and prune older ones."""
 
-    checkpoint_id: CheckpointId
 
-
-@dataclass(frozen=True, slots=True)
-class DropLocalCopy:
+class DropLocalCopy(OfCheckpoint):
     """Prune the local copy of exactly this checkpoint."""
-
-    checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
