@@ -32,7 +32,7 @@ class AttachedStage(Record):
     passing: tuple[str, ...] = ()
     """Of these, what cannot be read again, in people's words."""
     likeness: str = ""
-    """Digest of plan and sink, by which a query is known again that has neither name nor place."""
+    """Digests by which a query without a place is known again: of what it is, and of the values it is bound to."""
 
 
 class AttachedProgram(Record):

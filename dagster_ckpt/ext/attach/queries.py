@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from dagster_ckpt.core.ids import LONGEST_NAME, stage_uid
 from dagster_ckpt.digests import digest_bytes
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.functions import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
@@ -119,10 +120,11 @@ class Queries:
     def _place(self, told: WriterNotes, likeness: str, now: AtStart) -> tuple[str, str]:
         """Return the stage of a query without a place: the one that is like it, else its name or the next number."""
         bound = (getattr(told.function, "__code__", None), bound_values(told.function))
-        like = (one for one in now.program.stages if one.likeness == likeness and one.uid not in now.running)
-        stage = next((one for one in like if self._may_be(one.uid, bound)), None)
+        free = [one for one in now.program.stages if one.uid not in now.running]
+        same = (one for one in free if one.likeness == likeness and self._may_be(one.uid, bound))
         name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
-        uid = self._free_name(name, now) if stage is None else stage.uid
+        stage = next(same, None) or self._with_other_values(name, likeness, free)
+        uid = _free_name(name, now.program) if stage is None else stage.uid
         self._claimed[uid] = bound
         if uid == name:
             return uid, ""
@@ -137,20 +139,41 @@ class Queries:
         code, values = self._claimed.get(uid, bound)
         return code is bound[0] and is_bound_alike(values, bound[1])
 
-    def _free_name(self, name: str, now: AtStart) -> str:
-        """Return a stage's name for a query that is like none there is; ``name``: its own, or empty."""
-        there = now.program.stage(name) if name else None
-        if name and (there is None or self._is_of_before(there, now)):
-            return name
-        number = 2 if name else 1
-        while now.program.stage(f"{name or 'query'}-{number}") is not None:
-            number += 1
-        return f"{name or 'query'}-{number}"
+    def _with_other_values(
+        self, name: str, likeness: str, free: Sequence[AttachedStage]
+    ) -> AttachedStage | None:
+        """Return the stage of a query that is bound to other values than at its last start: a date, a number of a run.
 
-    def _is_of_before(self, stage: AttachedStage, now: AtStart) -> bool:
-        """Tell whether a place was given to the query when likenesses of named ones were not kept."""
-        is_ours = Path(stage.checkpoint_location).parent == self.lasting
-        return is_ours and not stage.likeness and stage.uid not in now.running
+        Raises InvalidRequest where it may be one of several: the directory of another would be taken for its own.
+        """
+        known_by = likeness.partition(" ")[0]
+        alike = [
+            one
+            for one in free
+            if one.uid not in self._claimed
+            and (one.likeness.partition(" ")[0] == known_by or (one.uid == name and self._is_ours(one)))
+        ]
+        if len(alike) > 1:
+            places = ", ".join(f"{one.checkpoint_location} of stage {one.uid}" for one in alike)
+            raise InvalidRequest(
+                f"{name or 'a query without a queryName'} is like several queries of before, and none of them had its "
+                f"values: give it a checkpointLocation, one of theirs ({places}) to go on there, or another to begin"
+            )
+        return alike[0] if alike else None
+
+    def _is_ours(self, stage: AttachedStage) -> bool:
+        """Tell whether a named query's place was given to it when likenesses of such ones were not kept."""
+        return not stage.likeness and Path(stage.checkpoint_location).parent == self.lasting
+
+
+def _free_name(name: str, program: AttachedProgram) -> str:
+    """Return a stage's name for a query that is like none there is; ``name``: its own, or empty."""
+    if name and program.stage(name) is None:
+        return name
+    number = 2 if name else 1
+    while program.stage(f"{name or 'query'}-{number}") is not None:
+        number += 1
+    return f"{name or 'query'}-{number}"
 
 
 def local_place(text: str, folder: str) -> str | None:
@@ -190,14 +213,18 @@ def _is_in_use(stage: AttachedStage) -> bool:
 
 
 def _likeness(frame: DataFrame, told: WriterNotes, now: AtStart) -> str:
-    """Return a digest of what a query reads and where it writes; of one without a name also of what it computes."""
-    text = [now.sink, told.path, told.table, *lasting_values(told.function)]
-    if told.query_name:
-        text += [told.query_name, *(one for kind, options in now.reads for one in _read(kind, options, now))]
-    else:
+    """Return two digests of a query: of what it is whatever its values are, and of these.
+
+    What it is: its name; without one its plan and sink. Values: of its function, and where it reads and writes.
+    """
+    known_by = [told.query_name]
+    if not told.query_name:
         plan = _IDS.sub("", str(analyzed_plan(frame)))
-        text += [plan, told.output_mode, str(getattr(told.function, "__qualname__", ""))]
-    return digest_bytes("\n".join(text).encode()).checksum
+        function = str(getattr(told.function, "__qualname__", ""))
+        known_by = [plan, now.sink, told.output_mode, told.path, told.table, function]
+    reads = (one for kind, options in now.reads for one in _read(kind, options, now))
+    values = [now.sink, told.path, told.table, *lasting_values(told.function), *reads]
+    return " ".join(digest_bytes("\n".join(text).encode()).checksum for text in (known_by, values))
 
 
 def _as_name(text: str, *, is_exact: bool = False) -> str:

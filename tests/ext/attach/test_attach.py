@@ -46,7 +46,7 @@ from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.owner import STARTED_BY, ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
-from dagster_ckpt.ext.attach.queries import SESSION_LOCATION, Found, Queries, local_place
+from dagster_ckpt.ext.attach.queries import SESSION_LOCATION, AtStart, Found, Queries, local_place
 from dagster_ckpt.ext.attach.sinks import (
     POSITION,
     SINK_LOG,
@@ -276,6 +276,39 @@ def test_whatever_a_program_calls_its_queries_and_directories_names_a_stage(
     assert len(set(long)) == 2
     assert {len(one) for one in long} == {100}
     assert len(uid("/" + "x" * 90 + "/" + "y" * 90, taken=(stage("y" * 90),))) == 100
+
+
+def test_a_query_without_a_place_is_known_again_whatever_its_values_are(tmp_path: Path) -> None:
+    """Loops hand one text other values; a date or the number of a run is another one at each start."""
+
+    def starts(program: AttachedProgram, *queries: tuple[str, str]) -> tuple[list[str], AttachedProgram]:
+        """Return the stages of a process's queries, each by name and value."""
+        known, uids = Queries(tmp_path), []
+        for name, value in queries:
+            now = AtStart("console", program, (), "/", [])
+            likeness = f"{name or 'plan'} {value}"
+            uid, _ = known._place(
+                WriterNotes(query_name=name, function=lambda value=value: value), likeness, now
+            )
+            program = program.with_stage(stage(uid).model_copy(update={"likeness": likeness}))
+            uids.append(uid)
+        return uids, program
+
+    for name, first in (("", "query"), ("orders", "orders")):
+        one = [first if name else "query-1"]
+        uids, single = starts(AttachedProgram(), (name, "monday"))
+        assert uids == one == starts(single, (name, "tuesday"))[0]
+        uids, loop = starts(AttachedProgram(), (name, "a"), (name, "b"))
+        assert uids == [*one, f"{first}-2"]
+        assert starts(loop, (name, "b"), (name, "a"))[0] == uids[::-1]
+        assert starts(loop, (name, "a"), (name, "c"))[0] == uids, "one of them has other values"
+        assert starts(loop, (name, "a"), (name, "b"), (name, "c"))[0] == [*uids, f"{first}-3"]
+        with pytest.raises(InvalidRequest, match="give it a checkpointLocation, one of theirs"):
+            starts(loop, (name, "c"))
+    of_before = AttachedProgram(
+        stages=(stage("orders").model_copy(update={"checkpoint_location": f"{tmp_path}/orders"}),)
+    )
+    assert starts(of_before, ("orders", "a"))[0] == ["orders"]
 
 
 def test_what_cannot_be_read_again_is_told_or_takes_no_part(spark: SparkSession, tmp_path: Path) -> None:
