@@ -23,6 +23,7 @@ from dagster_ckpt.testing.sink_contract import SinkContract
 
 
 class SqlContract(SinkContract):
+    says_whose = True
     can_load = can_load_shown = changes_together = goes_back_together = True
     can_be_raced = False  # a transaction holds the position's row
     keys_not_taken = frozenset({"null"})

@@ -22,6 +22,8 @@ class ContractBase:
     can_roll_back: ClassVar[bool] = True
     """Rows that were published after a cut can leave again."""
     can_fork: ClassVar[bool] = True
+    says_whose: ClassVar[bool] = False
+    """What it shows says whose rows they are: another sink that publishes there is refused."""
     can_upsert: ClassVar[bool] = True
     can_replace: ClassVar[bool] = True
     """Output mode *complete* without a key."""

@@ -222,7 +222,7 @@ class HistoryContract(ContractBase):
         """Both began before there was a table: a restore took the rows of the one for another writer's."""
         run = self.begun(tmp_path)
         self.skip_unless(self.keeps_its_place(run), "has another place under another name")
-        self.skip_unless(self.can_fork, "does not say whose rows it shows")
+        self.skip_unless(self.says_whose, "does not say whose rows it shows")
         other = run.renamed("renamed", epoch=int(run.attempt.epoch))
         run.batch([(1, 1)])
 

@@ -20,6 +20,7 @@ COMMITS = ("create", "write", "add_columns", "restore", "replace_rows")
 
 
 class TestDeltaSink(SinkContract):
+    says_whose = True
     can_load = can_load_cuts = True
 
     def open(self, context: SinkContext) -> Sink:

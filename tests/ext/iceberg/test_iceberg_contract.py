@@ -18,6 +18,7 @@ from dagster_ckpt.testing.sinks.run import Row, Step
 
 
 class TestIcebergSink(SinkContract):
+    says_whose = True
     can_load = can_load_cuts = changes_together = True
 
     def open(self, context: SinkContext) -> Sink:
