@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault(
         "a fork's sink that cannot begin with such rows was not asked before others had changed",
-        "spark/attempt/sinks_at_start.py",
+        "spark/attempt/sink_refusals.py",
         "        sinks.of(uid).refuse_fork(cut)\n",
         "",
         "tests/spark/sink/test_waiting_rows.py",
@@ -349,7 +349,7 @@ FAULTS = (
     Fault(
         "what a symbolic link in checkpoint storage leads to was deleted",
         "adapters/local_keys.py",
-        "            if path.is_symlink():",
+        "            if os.path.islink(path):",
         "            if False:",
         "tests/adapters/test_fsspec_storage.py",
     ),
