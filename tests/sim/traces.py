@@ -1,4 +1,4 @@
-"""Recorded traces of simulated worlds, as behaviours that ``specs/Coordinator.tla`` allows or does not."""
+"""Recorded traces of simulated worlds, as behaviors that ``specs/Coordinator.tla`` allows or does not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def swapped(steps: Sequence[Seen]) -> list[Seen]:
 
 
 def module_of(steps: Sequence[Seen]) -> str:
-    """Return a module whose invariant is violated by the behaviour that goes through all steps, if there is one."""
+    """Return a module whose invariant is violated by the behavior that goes through all steps, if there is one."""
     told = ",\n    ".join(
         f"[epoch |-> {s.epoch}, next |-> {s.next}, pending |-> {_set(s.pending)}, completed |-> {_set(s.completed)}]"
         for s in steps
@@ -73,7 +73,7 @@ Goes == /\\ \\E a \\in Epochs : \\/ Claim(a) \\/ Stop(a) \\/ Trigger(a)
                                                 \\/ \\E s \\in Stages : Acknowledge(a, s, c)
         /\\ \\/ at' = at /\\ Seen' = Recorded[at]
            \\/ at < Len(Recorded) /\\ at' = at + 1 /\\ Seen' = Recorded[at + 1]
-Behaviour == Begins /\\ [][Goes]_<<vars, at>>
+Behavior == Begins /\\ [][Goes]_<<vars, at>>
 NotYetThrough == at < Len(Recorded)
 ====
 """
@@ -82,7 +82,7 @@ NotYetThrough == at < Len(Recorded)
 def settings_of(steps: Sequence[Seen], stages: int) -> str:
     """Return the module's settings: as many attempts, checkpoints and stages as the trace has."""
     names = ", ".join(f"s{number}" for number in range(stages))
-    return f"""SPECIFICATION Behaviour
+    return f"""SPECIFICATION Behavior
 CONSTANTS
     Stages = {{{names}}}
     Attempts = {max(s.epoch for s in steps)}
