@@ -172,7 +172,7 @@ def preview_restore(
     refusals += sources.refusals
     refusals += [reason for match in matches if (reason := other_inputs(match))]
     refusals += late_readers(wanted, stages, code)
-    sinks = None if code is None or coordinator is None else pipeline_sinks(code, coordinator)
+    sinks = None if code is None or coordinator is None or code.program else pipeline_sinks(code, coordinator)
     tables = _tables(found.stored, matches, wanted, options, sinks)
     if decision is not None and graph is not None and sinks is not None:
         refusals += refused_by_sinks(found.stored, decision, sinks, options, record)

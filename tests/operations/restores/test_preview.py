@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source
+from dagster_ckpt import (
+    CheckpointCoordinatorResource,
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    spark_sink,
+    spark_source,
+)
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
@@ -50,6 +56,15 @@ def test_what_is_read_again_is_counted_from_the_restore_point_to_the_newest_snap
     assert (replay.stage, replay.batches, replay.step.units) == ("totals", 5, 5)
     assert "chk-000002" in found.compared_with
     assert found.bytes == sum(s.bytes for s in found.stages) > 0
+
+
+def test_stages_of_a_program_that_starts_its_queries_itself_have_no_sinks_to_ask(world: World) -> None:
+    world.checkpoint(1)
+    places = CheckpointCoordinatorResource(base_dir=str(world.folder))
+    now = graph(StageSpec(uid=TOTALS, parallelism=2))
+    program = CheckpointedPipeline(name=SALES, stages={}, upstream={}, program=("python", "job.py"))
+    found = preview_restore(world.deployment, options(), SALES, graph=now, code=program, coordinator=places)
+    assert found.is_possible
 
 
 def test_a_working_directory_on_this_machine_says_where_the_source_is_now(world: World) -> None:
