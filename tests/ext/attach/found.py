@@ -259,6 +259,18 @@ def many(place: Path) -> int:
     return len(list(place.parent.glob("in/*.json")))
 
 
+def fork_that_ends() -> None:
+    """Let a fork end as programs do, with what they do at their exit; what a thread held there is held for ever."""
+    if not (child := os.fork()):
+        sys.exit(0)
+    for _ in range(300):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def strange(found: Found) -> Iterator[StreamingQuery]:
     """One text for two tables, names that are no files', a failing query, a table among Spark's files, a fork."""
 
@@ -290,11 +302,9 @@ def strange(found: Found) -> Iterator[StreamingQuery]:
     sums = beside.orders().groupBy("key").agg(f.sum("amount").alias("total")).writeStream.queryName("orders")
     writer = sums.outputMode("update").foreachBatch(upsert(beside))
     yield writer.option("checkpointLocation", found.place("beside")).start()
+    fork_that_ends()
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(many, [found.out]) == [many(found.out)]
-    if not (child := os.fork()):
-        sys.exit(0)
-    os.waitpid(child, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
