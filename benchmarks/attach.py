@@ -173,7 +173,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.memory:
         with scratch() as folder:
-            memory(folder, options.rounds)
+            memory(folder, max(1, options.rounds))
         return
     with scratch() as folder, spark_session(folder) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
