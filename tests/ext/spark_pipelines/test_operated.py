@@ -77,7 +77,7 @@ def test_changes_are_applied_once_though_an_epoch_is_killed_and_its_rows_are_for
     crm.epoch()
     late = [change(1, "old", 0), change(2, "bob", 9, "delete"), change(4, "dan", 1)]
     crm.feed("changes", *late)
-    killed(crm, "before publishing", 2)
+    killed(crm, "before a commit", 1)
     later = [change(2, "late", 5), change(3, "cyd", 4)]
     crm.feed("changes", *later)
     crm.epoch(where=crm.coordinator.model_copy(update={"concurrent_runs": "take_over"}))
