@@ -154,7 +154,7 @@ class Attachment:
         _speak()
         self._owner.wait(self._record)
         self._put_back(self._record(), restore_from)
-        self._were_there.update(stage.uid for stage in self._program.stages if _has_directory(stage))
+        self._were_there.update(stage.uid for stage in self._program.stages if stage.has_directory)
         self._owner.name_to_java()
         self._patch.install()
         Attachment._current = self
@@ -284,7 +284,7 @@ class Attachment:
         self._attempt.change(self._program)
 
     def _refuse_lost(self, stage: AttachedStage) -> None:
-        if _has_directory(stage) or not self._directory.has_begun(stage.uid):
+        if stage.has_directory or not self._directory.has_begun(stage.uid):
             return
         if stage.uid in self._were_there:
             self._say((f"stage {stage.uid}: the program has removed its directory, and begins from nothing",))
@@ -298,7 +298,7 @@ class Attachment:
     def _started(
         self, frame: DataFrame, told: WriterNotes, stage: AttachedStage, query: StreamingQuery
     ) -> None:
-        if not _has_directory(stage):
+        if not stage.has_directory:
             self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
             self._keep(None, in_place_of=stage.uid)
             return
@@ -376,10 +376,6 @@ class Attachment:
     def checkpoint(self) -> str:
         """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
         return self._attempt.confirmed(CheckpointRequest()).location.uri
-
-
-def _has_directory(stage: AttachedStage) -> bool:
-    return (Path(stage.checkpoint_location) / "metadata").exists()
 
 
 def _speak() -> None:

@@ -34,6 +34,11 @@ class AttachedStage(Record):
     likeness: str = ""
     """Digests by which a query without a place is known again: of what it is, and of the values it is bound to."""
 
+    @property
+    def has_directory(self) -> bool:
+        """Spark has begun its query there."""
+        return (Path(self.checkpoint_location) / "metadata").exists()
+
 
 class AttachedProgram(Record):
     """``attached.json``: every stage the program has ever had, in the order they came."""

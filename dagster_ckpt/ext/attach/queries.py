@@ -123,9 +123,13 @@ class Queries:
         free = [one for one in now.program.stages if one.uid not in now.running]
         same = (one for one in free if one.likeness == likeness and self._may_be(one.uid, bound))
         name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
-        stage = next(same, None) or self._with_other_values(name, likeness, free)
-        uid = _free_name(name, now.program) if stage is None else stage.uid
+        stage = next(same, None)
+        changed = None if stage is not None else self._with_other_values(name, likeness, free)
+        found = stage or changed
+        uid = _free_name(name, now.program) if found is None else found.uid
         self._claimed[uid] = bound
+        if changed is not None and changed.likeness:
+            return uid, " goes on, though it reads, writes or is bound to other than at its last start"
         if uid == name:
             return uid, ""
         if name:
@@ -196,7 +200,7 @@ def _name(told: WriterNotes, location: str, now: AtStart) -> tuple[str, str]:
         return known.uid, ""
     name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
     there = now.program.stage(name) if name else None
-    if name and (there is None or not (_is_in_use(there) or name in now.running)):
+    if name and (there is None or not (there.has_directory or name in now.running)):
         return name, ""
     parts = [_as_name(part) for part in Path(location).parts[1:]]
     taken = {stage.uid for stage in now.program.stages}
@@ -206,10 +210,6 @@ def _name(told: WriterNotes, location: str, now: AtStart) -> tuple[str, str]:
     if there is not None:
         return uid, f", since the stage {name} keeps its own in {there.checkpoint_location}"
     return uid, ", after its checkpointLocation (it has no queryName)"
-
-
-def _is_in_use(stage: AttachedStage) -> bool:
-    return (Path(stage.checkpoint_location) / "metadata").exists()
 
 
 def _likeness(frame: DataFrame, told: WriterNotes, now: AtStart) -> str:

@@ -10,7 +10,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.cluster.counted import numbers_of
@@ -153,7 +153,7 @@ def refuse_impossible(whose: str, conditions: Sequence[Condition], frame: DataFr
         try:
             frame.where(one.sql).where(f"({one.sql}\n)")  # alone, too: brackets may be of two conditions
         except PySparkException as error:
-            condition, message = error.getCondition(), str(error).strip().partition("\n")[0]
+            condition, message = error.getCondition(), first_line(error)
             said = message.removeprefix(f"[{condition}] ").partition(" SQLSTATE")[0].rstrip(". ;")
             raise InvalidRequest(
                 f"{whose} expects {one.sql!r}, which Spark cannot ask of its rows: {said}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.spark.exchange.mounts import Exchange, exchange_of
 from dagster_ckpt.spark.files import replace_whole, run_in_parallel, spark_uri
 from dagster_ckpt.spark.java.sessions import finds_file_of_query
@@ -69,7 +69,7 @@ def prove_connector(spark: SparkSession, uid: str, query: Path, exchange: Exchan
         why = "" if found else f"it does not find {place}, which was written a moment ago"
     except Exception as error:
         cause = getattr(error, "java_exception", None)
-        why = str(error if cause is None else cause).partition("\n")[0]
+        why = first_line(error if cause is None else cause)
     if why:
         scheme = place.partition("://")[0].replace("abfss", "abfs")
         package, settings = _CONNECTORS.get(scheme, (f"spark.jars.packages for {scheme}://", "fs"))

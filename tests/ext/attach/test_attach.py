@@ -287,17 +287,22 @@ def test_a_query_without_a_place_is_known_again_whatever_its_values_are(tmp_path
         for name, value in queries:
             now = AtStart("console", program, (), "/", [])
             likeness = f"{name or 'plan'} {value}"
-            uid, _ = known._place(
+            uid, why = known._place(
                 WriterNotes(query_name=name, function=lambda value=value: value), likeness, now
             )
             program = program.with_stage(stage(uid).model_copy(update={"likeness": likeness}))
             uids.append(uid)
+            told.append(why)
         return uids, program
 
+    told: list[str] = []
     for name, first in (("", "query"), ("orders", "orders")):
+        told.clear()
         one = [first if name else "query-1"]
         uids, single = starts(AttachedProgram(), (name, "monday"))
+        assert not any("goes on" in why for why in told)
         assert uids == one == starts(single, (name, "tuesday"))[0]
+        assert "goes on, though" in told.pop()
         uids, loop = starts(AttachedProgram(), (name, "a"), (name, "b"))
         assert uids == [*one, f"{first}-2"]
         assert starts(loop, (name, "b"), (name, "a"))[0] == uids[::-1]

@@ -126,9 +126,8 @@ class Engine(Generic[V]):
                     version.let_go()
                 return AlreadyPublished()
             version = version or self.created(attempt, new)
-            self.refuse_foreign(
-                version
-            )  # of a sink that spells the place otherwise, whose table was not there before
+            # When this sink took over, the table of one that spells the place otherwise was not there yet.
+            self.refuse_foreign(version)
             return self.add(version, attempt, new, checkpoint)
 
         return self.repeat(step)
