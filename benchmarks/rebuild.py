@@ -8,6 +8,7 @@ The pipeline runs epochs in a process of its own, as it is deployed, before and 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from dagster_ckpt import (
     spark_source,
 )
 from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
+from dagster_ckpt.ext.upgrade_plan.upgrade import LOWEST
 from dagster_ckpt.operations.readers.load_table import load_table
 from dagster_ckpt.programs import run_epoch
 
@@ -103,6 +105,7 @@ def epochs_of(base: Path) -> list[float]:
 def rebuilt(base: Path, running: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Rebuild the last stage beside the process that runs the pipeline."""
     alone = epochs_of(base)[2:]
+    os.nice(LOWEST)
     with SESSION.process_config_and_initialize_cm() as session:
         rebuilding = Rebuilding.of(
             five(base / "rows", "max"),

@@ -33,6 +33,8 @@ class AttachedStage(Record):
     """Of these, what cannot be read again, in people's words."""
     likeness: str = ""
     """Digests by which a query without a place is known again: of what it is, and of the values it is bound to."""
+    formerly: tuple[str, ...] = ()
+    """The same of its last starts with other values."""
 
     @property
     def has_directory(self) -> bool:

@@ -27,6 +27,8 @@ SESSION_LOCATION = "spark.sql.streaming.checkpointLocation"
 WITHOUT_PLACE = frozenset({"console", "foreach", "foreachBatch", "noop", "memory"})
 """Sinks for which Spark takes a temporary directory where no ``checkpointLocation`` is given."""
 NO_PART = "it takes no part in checkpoints"
+FORMER = 16
+"""Starts with other values that are remembered."""
 _IDS = re.compile(r"#\d+L?|@[0-9a-f]+")
 """Numbers in a plan's text that are others with each start."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -58,6 +60,11 @@ class AtStart:
     """Where paths that are not absolute begin."""
     reads: list[tuple[str, dict[str, str]]]
     """Kind and options of each stream it reads."""
+
+    @property
+    def places_read(self) -> tuple[str, ...]:
+        """Paths and topics it reads."""
+        return tuple(dict.fromkeys(one for kind, options in self.reads for one in _read(kind, options, self)))
 
 
 @dataclass
@@ -107,13 +114,12 @@ class Queries:
             checkpoint_location=place,
             sink=now.sink,
             writes=_written(told, now),
-            reads=tuple(
-                dict.fromkeys(one for kind, options in now.reads for one in _read(kind, options, now))
-            ),
+            reads=now.places_read,
             passing=tuple(
                 dict.fromkeys(one for kind, options in now.reads if (one := _passing(kind, options)))
             ),
             likeness=likeness,
+            formerly=() if known is None else _former(known, likeness),
         )
         return Found(stage, tuple(lines), gives_location=not location)
 
@@ -121,11 +127,15 @@ class Queries:
         """Return the stage of a query without a place: the one that is like it, else its name or the next number."""
         bound = (getattr(told.function, "__code__", None), bound_values(told.function))
         free = [one for one in now.program.stages if one.uid not in now.running]
-        same = (one for one in free if one.likeness == likeness and self._may_be(one.uid, bound))
+        same = (
+            one for one in free if likeness in (one.likeness, *one.formerly) and self._may_be(one.uid, bound)
+        )
         name = _as_name(told.query_name, is_exact=True) if told.query_name else ""
         stage = next(same, None)
-        changed = None if stage is not None else self._with_other_values(name, likeness, free)
+        changed = None if stage is not None else self._with_other_values(name, likeness, free, now)
         found = stage or changed
+        if found is None:
+            _refuse_taken(name, likeness, now.program)
         uid = _free_name(name, now.program) if found is None else found.uid
         self._claimed[uid] = bound
         if changed is not None and changed.likeness:
@@ -144,10 +154,11 @@ class Queries:
         return code is bound[0] and is_bound_alike(values, bound[1])
 
     def _with_other_values(
-        self, name: str, likeness: str, free: Sequence[AttachedStage]
+        self, name: str, likeness: str, free: Sequence[AttachedStage], now: AtStart
     ) -> AttachedStage | None:
         """Return the stage of a query that is bound to other values than at its last start: a date, a number of a run.
 
+        A query without a name that reads elsewhere is another one: there is nothing there that it has read.
         Raises InvalidRequest where it may be one of several: the directory of another would be taken for its own.
         """
         known_by = likeness.partition(" ")[0]
@@ -155,6 +166,7 @@ class Queries:
             one
             for one in free
             if one.uid not in self._claimed
+            and (name or one.reads == now.places_read)
             and (one.likeness.partition(" ")[0] == known_by or (one.uid == name and self._is_ours(one)))
         ]
         if len(alike) > 1:
@@ -168,6 +180,22 @@ class Queries:
     def _is_ours(self, stage: AttachedStage) -> bool:
         """Tell whether a named query's place was given to it when likenesses of such ones were not kept."""
         return not stage.likeness and Path(stage.checkpoint_location).parent == self.lasting
+
+
+def _former(stage: AttachedStage, likeness: str) -> tuple[str, ...]:
+    """Return the likenesses of earlier starts, the newest ones, of a stage that starts with one."""
+    return tuple(one for one in (*stage.formerly, stage.likeness) if one not in ("", likeness))[-FORMER:]
+
+
+def _refuse_taken(name: str, likeness: str, program: AttachedProgram) -> None:
+    """Raise InvalidRequest where the directory of a query has gone to another one, which came before it."""
+    for one in program.stages:
+        if likeness in one.formerly:
+            raise InvalidRequest(
+                f"{name or 'a query without a queryName'} was stage {one.uid} of before, and another query, which starts "
+                f"ahead of it, has taken {one.checkpoint_location} for its own: stop, put it back (dagster-ckpt restore "
+                f"latest), give this query the checkpointLocation {one.checkpoint_location}, and the other one another"
+            )
 
 
 def _free_name(name: str, program: AttachedProgram) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from dagster_ckpt.cli.code_location import CodeOptions, code_options, declared_in, resources_in
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipelines_known
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest
+
+LOWEST = 19
+"""Priority of the process (niceness): what anybody else has to do goes first."""
 
 
 @command("upgrade", short_help="rebuild one stage beside the running pipeline")
@@ -46,6 +51,7 @@ def upgrade(
         raise InvalidRequest("give the changed code: -f FILE, -m MODULE or -w WORKSPACE")
     declared = declared_in(code, pipeline_id(pipeline))
     assert declared is not None
+    os.nice(LOWEST)  # before Java starts: the deployed pipeline, maybe on this machine, keeps its processors
     keys = sorted(declared.resource_keys)
     with resources_in(code, epoch_job_name(declared.name), [COORDINATOR_KEY, SPARK_KEY, *keys]) as found:
         rebuilding = Rebuilding.of(

@@ -46,7 +46,14 @@ from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
 from dagster_ckpt.ext.attach.owner import STARTED_BY, ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
-from dagster_ckpt.ext.attach.queries import SESSION_LOCATION, AtStart, Found, Queries, local_place
+from dagster_ckpt.ext.attach.queries import (
+    SESSION_LOCATION,
+    AtStart,
+    Found,
+    Queries,
+    _former,
+    local_place,
+)
 from dagster_ckpt.ext.attach.sinks import (
     POSITION,
     SINK_LOG,
@@ -285,12 +292,16 @@ def test_a_query_without_a_place_is_known_again_whatever_its_values_are(tmp_path
         """Return the stages of a process's queries, each by name and value."""
         known, uids = Queries(tmp_path), []
         for name, value in queries:
-            now = AtStart("console", program, (), "/", [])
+            read = [("text", {"path": "/other" if value == "elsewhere" else "/in"})]
+            now = AtStart("console", program, (), "/", read)
             likeness = f"{name or 'plan'} {value}"
             uid, why = known._place(
                 WriterNotes(query_name=name, function=lambda value=value: value), likeness, now
             )
-            program = program.with_stage(stage(uid).model_copy(update={"likeness": likeness}))
+            before = program.stage(uid)
+            formerly = _former(before, likeness) if before is not None else ()
+            made = {"likeness": likeness, "reads": now.places_read, "formerly": formerly}
+            program = program.with_stage(stage(uid).model_copy(update=made))
             uids.append(uid)
             told.append(why)
         return uids, program
@@ -310,6 +321,11 @@ def test_a_query_without_a_place_is_known_again_whatever_its_values_are(tmp_path
         assert starts(loop, (name, "a"), (name, "b"), (name, "c"))[0] == [*uids, f"{first}-3"]
         with pytest.raises(InvalidRequest, match="give it a checkpointLocation, one of theirs"):
             starts(loop, (name, "c"))
+        days = starts(starts(single, (name, "tuesday"))[1], (name, "monday"))
+        assert days[0] == one
+        with pytest.raises(InvalidRequest, match="another query, which starts ahead of it, has taken"):
+            starts(single, (name, "gained"), (name, "monday"))
+        assert starts(single, (name, "elsewhere"))[0] == (one if name else ["query-2"])
     of_before = AttachedProgram(
         stages=(stage("orders").model_copy(update={"checkpoint_location": f"{tmp_path}/orders"}),)
     )
