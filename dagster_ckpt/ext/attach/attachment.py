@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,15 @@ from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.cuts import LOOK_EVERY
+from dagster_ckpt.ext.attach.fork import branched_off
 from dagster_ckpt.ext.attach.idle import DEFAULTS, program_deployment
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
-from dagster_ckpt.ext.attach.queries import NO_PART, Queries, table_location
-from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
+from dagster_ckpt.ext.attach.queries import NO_PART, Queries, local_place, table_location
+from dagster_ckpt.ext.attach.restore import ProgramRestore, was_begun, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
-from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes, WriterPatch, refuse_connect
+from dagster_ckpt.ext.attach.writers import WriterNotes, WriterPatch, refuse_connect, speak
+from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.runtime.record_store import NOBODY, RecordStore
 from dagster_ckpt.spark.java.sessions import progress_since
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
@@ -54,7 +56,15 @@ ENDS_WITHIN = 5.0
 """Seconds in which a program that was stopped ends by itself, before it gets SIGINT."""
 
 
-def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: Any) -> Attachment:
+def attach(
+    pipeline: str,
+    *,
+    base_dir: str,
+    restore_from: str = "",
+    fork_of: str = "",
+    keep_rows_of: Sequence[str] = (),
+    **settings: Any,
+) -> Attachment:
     """Make a stage of every streaming query that this program starts from now on, and checkpoint them together.
 
     Call it once, before the program's first query. The program's queries, plans and triggers stay as they are.
@@ -64,6 +74,9 @@ def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: 
         base_dir: folder that keeps them, on a local disk; the command line's ``--base``.
         restore_from: ``latest``, ``savepoint-3`` or a snapshot's folder: put back once, before the first query starts.
             Empty: queries go on in their own directories, as without ``attach``.
+        fork_of: the name under which the original of a fork is attached, in this ``base_dir``. The fork begins with its
+            snapshot ``restore_from`` (empty: the latest), with directories and tables of its own; later starts go on.
+        keep_rows_of: stages of a fork that may write where the program's text says.
         settings: how checkpoints are taken, as in ``CheckpointConfig`` (``interval="1 min"``).
 
     Raises:
@@ -79,7 +92,7 @@ def attach(pipeline: str, *, base_dir: str, restore_from: str = "", **settings: 
     launching = _launching_run(name)
     try:
         attachment = Attachment(name, base_dir=base_dir, settings=settings, launching=launching)
-        attachment.begin(restore_from)
+        attachment.begin(restore_from, fork_of=fork_of, keeps=tuple(keep_rows_of))
     except BaseException as error:
         if launching is not None:
             launching.failed(error)
@@ -149,14 +162,23 @@ class Attachment:
 
     # --- begin and end ----------------------------------------------------------------------------------------
 
-    def begin(self, restore_from: str) -> None:
+    def begin(self, restore_from: str, *, fork_of: str = "", keeps: tuple[str, ...] = ()) -> None:
         """Put back what is to be put back, and hear of queries from now on. Raises as ``attach`` does."""
-        _speak()
+        speak()
         self._owner.wait(self._record)
-        self._put_back(self._record(), restore_from)
+        if fork_of and not self._program.begins_with:
+            named = find_snapshot(self._deployment, restore_from or "latest", pipeline_id(fork_of))
+            self._program = branched_off(named, self._directory, places=self._described.lasting, keeps=keeps)
+        record, begins_with = self._record(), self._program.begins_with
+        if begins_with and (fork_of or not was_begun(record)):
+            restore_from = "" if was_begun(record) else begins_with  # it has begun, and goes on
+        self._put_back(record, restore_from)
         self._were_there.update(stage.uid for stage in self._program.stages if stage.has_directory)
         self._owner.name_to_java()
         self._patch.install()
+        if self._program.tables:
+            moved = self._program.moved
+            self._patch.send_readers(lambda path: moved.get(local_place(path, os.getcwd()) or path, path))
         Attachment._current = self
         atexit.register(self.detach)
 
@@ -250,7 +272,7 @@ class Attachment:
             except BaseException:
                 self._starts.discard(StageUid(stage.uid))
                 raise
-        given = {CHECKPOINT_LOCATION: stage.checkpoint_location} if found.gives_location else {}
+        given = dict(found.given)
 
         def heard(query: StreamingQuery | None) -> None:
             with self._lock:
@@ -376,14 +398,3 @@ class Attachment:
     def checkpoint(self) -> str:
         """Take a checkpoint of all queries now, and return its URI. Raises Declined where it failed."""
         return self._attempt.confirmed(CheckpointRequest()).location.uri
-
-
-def _speak() -> None:
-    """Let a program that has set up no logging see what is said, on standard error."""
-    ours = logging.getLogger("dagster_ckpt")
-    if ours.handlers or logging.getLogger().handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("dagster_ckpt: %(message)s"))
-    ours.addHandler(handler)
-    log.setLevel(logging.INFO)

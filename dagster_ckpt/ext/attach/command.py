@@ -28,6 +28,13 @@ from dagster_ckpt.ext.attach.rewriting import adopted_program
 @click.option(
     "--restore-from", default="", metavar="SNAPSHOT", help="Put back before the first query starts, once."
 )
+@click.option("--fork-of", default="", metavar="NAME", help="Begin as a fork of another attached program.")
+@click.option(
+    "--keep-rows-of",
+    multiple=True,
+    metavar="UID",
+    help="Stage of a fork that may write where its own code says; again for others.",
+)
 @click.option("--interval", default="", metavar="TIME", help="Between checkpoints (1 min); default: 10 s.")
 def run(
     work: Invocation,
@@ -37,6 +44,8 @@ def run(
     pipeline: str,
     base_dir: str,
     restore_from: str,
+    fork_of: str,
+    keep_rows_of: tuple[str, ...],
     interval: str,
 ) -> None:
     """Run PROGRAM with ARGUMENTS as `python PROGRAM` does: its streaming queries are checkpointed together.
@@ -49,7 +58,14 @@ def run(
             "say where its checkpoints are to be: --base-dir DIR (environment: DAGSTER_CKPT_BASE)"
         )
     settings = {"interval": interval} if interval else {}
-    attached = attach(pipeline, base_dir=base, restore_from=restore_from, **settings)
+    attached = attach(
+        pipeline,
+        base_dir=base,
+        restore_from=restore_from,
+        fork_of=fork_of,
+        keep_rows_of=keep_rows_of,
+        **settings,
+    )
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).resolve().parent))
     try:

@@ -23,6 +23,10 @@ class AttachedStage(Record):
     uid: FileName
     checkpoint_location: str
     """Spark's directory of the query, an absolute path."""
+    origin: str = ""
+    """Of a fork's: the one that the program's text gives the query; empty: it gives none, or this is no fork."""
+    came_from: str = ""
+    """Of a fork's: the table in the program's text; ``writes`` is the fork's own."""
     sink: str
     """The writer's format, or ``foreachBatch``, ``foreach``."""
     writes: str = ""
@@ -47,6 +51,17 @@ class AttachedProgram(Record):
 
     format_version: Literal[1] = 1
     stages: tuple[AttachedStage, ...] = ()
+    tables: str = ""
+    """Folder of a fork's tables; empty: this is no fork."""
+    keeps: tuple[str, ...] = ()
+    """Stages of a fork that may write where their own code says."""
+    begins_with: str = ""
+    """URI of the snapshot that a fork has begun with."""
+
+    @property
+    def moved(self) -> dict[str, str]:
+        """Tables of a fork by the places they have in the program's text."""
+        return {stage.came_from: stage.writes for stage in self.stages if stage.came_from}
 
     def stage(self, uid: str) -> AttachedStage | None:
         """Return a stage, or None."""
@@ -54,7 +69,7 @@ class AttachedProgram(Record):
 
     def at(self, location: str) -> AttachedStage | None:
         """Return the stage whose directory is at a path, or None."""
-        return next((stage for stage in self.stages if stage.checkpoint_location == location), None)
+        return next((one for one in self.stages if location in (one.checkpoint_location, one.origin)), None)
 
     def with_stage(self, stage: AttachedStage) -> AttachedProgram:
         """Return the program with a stage added, or in the place of the one of its name."""
@@ -74,7 +89,7 @@ class AttachedProgram(Record):
 
     def readers_of(self, stage: AttachedStage) -> list[AttachedStage]:
         """Return the stages that read what a stage writes."""
-        return [one for one in self.stages if one is not stage and _meet(stage.writes, one.reads)]
+        return [one for one in self.stages if one is not stage and meet(stage.writes, one.reads)]
 
     def may_be_read(self, stage: AttachedStage) -> bool:
         """Tell whether a query may see rows of this one: by its plan, or since nobody knows where it writes."""
@@ -100,7 +115,7 @@ class AttachedProgram(Record):
         return list(placed.values())
 
 
-def _meet(written: str, read: Iterable[str]) -> bool:
+def meet(written: str, read: Iterable[str]) -> bool:
     """Tell whether a stream may read what is written: the place, a folder of it, or one it lies in."""
     return bool(written) and any(
         one == written or one.startswith(f"{written}/") or written.startswith(f"{one}/") for one in read

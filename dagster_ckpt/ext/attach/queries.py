@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from dagster_ckpt.core.ids import LONGEST_NAME, stage_uid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.attach.fork import in_fork, refuse_reader
 from dagster_ckpt.ext.attach.functions import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
@@ -45,8 +46,8 @@ class Found:
     """None: it takes no part in checkpoints."""
     lines: tuple[str, ...] = ()
     """What people should know of it."""
-    gives_location: bool = False
-    """It has no ``checkpointLocation`` of its own: the stage's is to be given to it."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Options to start it with: its ``checkpointLocation`` where it has none, and a fork's places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,11 @@ class Queries:
             likeness=likeness,
             formerly=() if known is None else _former(known, likeness),
         )
-        return Found(stage, tuple(lines), gives_location=not location)
+        if now.program.tables:
+            stage = in_fork(stage, now.program, self.lasting, location)
+            refuse_reader(stage, now.program)
+            return Found(stage, tuple(lines), _places_of(stage))
+        return Found(stage, tuple(lines), {} if location else _places_of(stage))
 
     def _place(self, told: WriterNotes, likeness: str, now: AtStart) -> tuple[str, str]:
         """Return the stage of a query without a place: the one that is like it, else its name or the next number."""
@@ -182,6 +187,11 @@ class Queries:
         return not stage.likeness and Path(stage.checkpoint_location).parent == self.lasting
 
 
+def _places_of(stage: AttachedStage) -> dict[str, str]:
+    path = {"path": stage.writes} if stage.came_from else {}
+    return {CHECKPOINT_LOCATION: stage.checkpoint_location, **path}
+
+
 def _former(stage: AttachedStage, likeness: str) -> tuple[str, ...]:
     """Return the likenesses of earlier starts, the newest ones, of a stage that starts with one."""
     return tuple(one for one in (*stage.formerly, stage.likeness) if one not in ("", likeness))[-FORMER:]
@@ -192,9 +202,10 @@ def _refuse_taken(name: str, likeness: str, program: AttachedProgram) -> None:
     for one in program.stages:
         if likeness in one.formerly:
             raise InvalidRequest(
-                f"{name or 'a query without a queryName'} was stage {one.uid} of before, and another query, which starts "
-                f"ahead of it, has taken {one.checkpoint_location} for its own: stop, put it back (dagster-ckpt restore "
-                f"latest), give this query the checkpointLocation {one.checkpoint_location}, and the other one another"
+                f"{name or 'a query without a queryName'} was stage {one.uid} of before, and another query, which "
+                f"starts ahead of it, has taken {one.checkpoint_location} for its own: stop, put it back (dagster-ckpt "
+                f"restore latest), give this query the checkpointLocation {one.checkpoint_location}, and the other one "
+                "another"
             )
 
 

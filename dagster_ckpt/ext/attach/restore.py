@@ -18,12 +18,15 @@ from pathlib import Path
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.properties import RunStatus
 from dagster_ckpt.core.restore.choice import Restore
-from dagster_ckpt.core.restore.facts import DirectoryState
+from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.attach.cuts import ProgramCuts
+from dagster_ckpt.ext.attach.fork import bring
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.sinks import (
@@ -45,6 +48,11 @@ log = logging.getLogger("dagster_ckpt.attach")
 
 SPARKS_OWN = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 """Names that Spark has in a query's directory."""
+
+
+def was_begun(record: CoordinatorRecord | None) -> bool:
+    """Tell whether the pipeline has a history: what it was to begin with is put back, or being put back."""
+    return record is not None and record.line is not None
 
 
 def was_interrupted(record: CoordinatorRecord | None) -> bool:
@@ -114,6 +122,7 @@ class ProgramRestore:
             # A name of its own: a restore that was refused, or killed while it was built, is none that was made.
             root=f"{self.root}-restore" if self.root else owner.name,
             restore=self.options,
+            purpose=self._purpose(program),
             operator=self.operator,
             graph=program.graph(self.pipeline),
             gateway=ProgramCuts(program=program, directory=self.directory),
@@ -122,6 +131,13 @@ class ProgramRestore:
             ),  # `latest` is the checkpoint, not what is there
         )
         return CheckpointCoordinator.open(setup)
+
+    def _purpose(self, program: AttachedProgram) -> RestorePurpose:
+        """Return the purpose: what a fork begins with is a snapshot of another pipeline."""
+        match self.options.restore_from:
+            case At(uri) if program.begins_with and same_place(uri, program.begins_with):
+                return RestorePurpose.FORK
+        return RestorePurpose.IN_PLACE
 
     def _planned(self, program: AttachedProgram, coordinator: CheckpointCoordinator) -> _Plan:
         """Build every directory aside, and look whether the sinks can go back: nothing is changed."""
@@ -143,6 +159,8 @@ class ProgramRestore:
             assert stage is not None, "the graph is made of these"
             keeps = not self.options.roll_back_tables or uid in self.options.keep_rows_of
             built = self._built(source, match, stage, keeps=keeps)
+            if program.tables and not keeps:
+                bring(stage, built, program.moved)
             readers = program.readers_of(stage)
             back = None if keeps else planned_return(stage, match.snapshot, built, readers)
             returns += [] if back is None else [back]

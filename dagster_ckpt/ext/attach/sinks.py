@@ -255,7 +255,7 @@ class DeltaPosition(Record):
     @classmethod
     def now(cls, table: Path, query_id: str, batch: BatchId | None) -> DeltaPosition:
         """Return the version that shows the query's batches up to one, and no later one."""
-        commits = _commits(table)
+        commits = delta_commits(table)
         later = [
             number
             for number, txns in commits.items()
@@ -271,6 +271,17 @@ class DeltaPosition(Record):
         since = max(shown, default=-1)
         first_later = min((number for number in later if number > since), default=newest + 1)
         return cls(version=since if since >= 0 else first_later - 1)
+
+    @classmethod
+    def at_cut(cls, built: Path) -> DeltaPosition:
+        """Return the position among a restored stage's files. Raises Corrupt."""
+        path = built / SINK_FOLDER / POSITION
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError) as error:
+            raise Corrupt(
+                f"{path} does not say where the Delta table was: restore from another snapshot"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +304,8 @@ class DeltaReturn:
         Raises InvalidRequest where others have committed since, the log no longer reaches the cut, or a query reads it.
         """
         table = Path(stage.writes)
-        version = _position(built).version
-        commits = _commits(table)
+        version = DeltaPosition.at_cut(built).version
+        commits = delta_commits(table)
         query_id = snapshot.query_id or ""
         keep = f"write its rows again beside those there are, with --keep-rows-of {stage.uid}"
         later = [number for number in commits if number > version]
@@ -332,17 +343,7 @@ class DeltaReturn:
         return f"{self.table} is back at version {self.version}"
 
 
-def _position(built: Path) -> DeltaPosition:
-    path = built / SINK_FOLDER / POSITION
-    try:
-        return DeltaPosition.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError) as error:
-        raise Corrupt(
-            f"{path} does not say where the Delta table was: restore from another snapshot"
-        ) from error
-
-
-def _commits(table: Path) -> dict[int, list[tuple[str, int]]]:
+def delta_commits(table: Path) -> dict[int, list[tuple[str, int]]]:
     """Return the versions in a Delta table's log, with the transactions that each names."""
     log = table / "_delta_log"
     found: dict[int, list[tuple[str, int]]] = {}

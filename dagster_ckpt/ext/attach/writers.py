@@ -6,6 +6,7 @@ used of PySpark is the same from 3.5 to 4.3.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,12 +64,23 @@ def refuse_connect() -> None:
         )
 
 
+def speak() -> None:
+    """Let a program that has set up no logging see what is said, on standard error."""
+    ours = logging.getLogger("dagster_ckpt")
+    if ours.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("dagster_ckpt: %(message)s"))
+    ours.addHandler(handler)
+    logging.getLogger("dagster_ckpt.attach").setLevel(logging.INFO)
+
+
 class WriterPatch:
     """The replaced methods; ``begin`` hears of every query that is about to start."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
-        self._before: dict[str, Any] = {}
+        self._before: dict[tuple[type, str], Any] = {}
 
     def install(self) -> None:
         """Replace the methods. Raises InvalidRequest for a PySpark that is too old."""
@@ -81,24 +93,46 @@ class WriterPatch:
         for name in ("start", "toTable"):
             self._replace(writer, name, self._starting)
 
+    def send_readers(self, place_of: Callable[[str], str]) -> None:
+        """Have streams read other folders than the program's text names: ``place_of`` returns the one for each."""
+        from pyspark.sql.streaming.readwriter import DataStreamReader
+
+        def reading(before: Any) -> Any:
+            shape = signature(before)
+
+            def reads(*args: Any, **kwargs: Any) -> Any:
+                given = shape.bind(*args, **kwargs)
+                if path := given.arguments.get("path"):
+                    given.arguments["path"] = place_of(str(path))
+                return before(*given.args, **given.kwargs)
+
+            return reads
+
+        for name in ("load", "parquet", "json", "csv", "orc", "text"):
+            self._replace(DataStreamReader, name, reading)
+
     def remove(self) -> None:
         """Put PySpark's own methods back."""
-        for name, method in self._before.items():
-            setattr(_writer_class(), name, method)
+        for (owner, name), method in self._before.items():
+            setattr(owner, name, method)
         self._before.clear()
 
-    def _replace(self, writer: type, name: str, make: Callable[[Any], Any]) -> None:
-        before = self._before[name] = getattr(writer, name)
-        setattr(writer, name, wraps(before)(make(before)))
+    def _replace(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
+        before = self._before[owner, name] = getattr(owner, name)
+        setattr(owner, name, wraps(before)(make(before)))
 
     def _starting(self, before: Any) -> Any:
         shape = signature(before)
 
         def starts(writer: Any, *args: Any, **kwargs: Any) -> Any:
-            told = _settled(writer, shape.bind(writer, *args, **kwargs).arguments)
+            given = shape.bind(writer, *args, **kwargs)
+            told = _settled(writer, given.arguments)
             added, heard = self._begin(writer._df, told)
+            if path := added.pop("path", ""):
+                given.arguments.pop("path", None)
+                writer.option("path", path)
             try:
-                query = before(writer, *args, **{**kwargs, **added})
+                query = before(*given.args, **{**given.kwargs, **added})
             except BaseException:
                 heard(None)
                 raise

@@ -44,6 +44,7 @@ from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
+from dagster_ckpt.ext.attach.fork import bring, forked
 from dagster_ckpt.ext.attach.owner import STARTED_BY, ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.queries import (
@@ -132,11 +133,13 @@ def cli(folder: Path, *arguments: str, code: int = 0) -> str:
 
 
 @contextmanager
-def running(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    folder: Path, *more: str, name: str = "orders", job: Path = JOB
+) -> Iterator[subprocess.Popen[str]]:
     """Run the program attached until the block ends, then kill it; what it says is in ``FOLDER/said``."""
     (folder / "running").unlink(missing_ok=True)
     line = command(
-        folder, "run", str(JOB), str(folder), "-p", "orders", "--base-dir", str(folder / "ckpt"), *more
+        folder, "run", str(job), str(folder), "-p", name, "--base-dir", str(folder / "ckpt"), *more
     )
     with (folder / "said").open("a") as said:
         process = subprocess.Popen(line, stdout=said, stderr=said, text=True, cwd=ROOT)
@@ -227,6 +230,17 @@ def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_p
     (built / SINK_FOLDER / POSITION).write_text(position.model_dump_json())
     saved = StageSnapshot(uid="s", parallelism=1, batch_id=1, query_id="query")
     sink = stage("s", sink="delta", writes=str(table))
+    fork = stage("s", sink="delta", writes=str(tmp_path / "fork")).model_copy(
+        update={"came_from": str(table)}
+    )
+    bring(fork, built, {})
+    of_fork = DeltaTable(fork.writes)
+    assert (of_fork.version(), of_fork.to_pyarrow_table()["batch"].to_pylist()) == (1, [1, 0])
+    write_deltalake(fork.writes, pa.table({"batch": [9]}), mode="append")
+    bring(fork, built, {})  # it has begun: what is in it stays
+    assert DeltaTable(fork.writes).version() == 2
+    assert DeltaTable(str(table)).version() == 2
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 3
     with pytest.raises(InvalidRequest, match=r"stage r reads Delta table .* cannot pass a version"):
         planned_return(sink, saved, built, [stage("r", reads=(str(table),))])
     back = planned_return(sink, saved, built)
@@ -241,6 +255,29 @@ def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_p
     write_deltalake(str(table), pa.table({"batch": [-1]}), mode="append")
     with pytest.raises(InvalidRequest, match=r"version 5 of Delta table .* was not written by stage s"):
         planned_return(sink, saved, built)
+
+
+def test_a_fork_refuses_what_would_meet_the_original(tmp_path: Path) -> None:
+    """A place that no fork can change: a topic, a function's, a table by its name, a folder around a table."""
+
+    def fork_of(*stages: AttachedStage, keeps: tuple[str, ...] = ()) -> AttachedProgram:
+        given = {"places": tmp_path, "tables": tmp_path / "tables", "begins_with": "file:///s"}
+        return forked(AttachedProgram(stages=stages), keeps=keeps, **given)
+
+    for sink, writes in (
+        ("kafka", "kafka:t"),
+        ("foreachBatch", ""),
+        ("iceberg", "/t"),
+        ("parquet", "s3a://b/t"),
+    ):
+        with pytest.raises(InvalidRequest, match="--keep-rows-of one"):
+            fork_of(stage("one", sink=sink, writes=writes))
+        assert fork_of(stage("one", sink=sink, writes=writes), keeps=("one",)).stages[0].writes == writes
+    table = stage("table", writes="/lake/t")
+    with pytest.raises(InvalidRequest, match="stage all of the fork would read the original's /lake/t"):
+        fork_of(stage("all", reads=("/lake",), sink="console"), table)
+    reader, moved = fork_of(stage("one", reads=("/lake/t",), sink="console"), table).stages
+    assert reader.reads == (moved.writes,) == (str(tmp_path / "tables" / "table"),)
 
 
 @pytest.mark.parametrize(
@@ -637,6 +674,52 @@ def test_a_killed_program_goes_on_and_a_savepoint_takes_state_and_tables_back(tm
     cli(tmp_path, "restore", second, "-p", "orders")
     assert rows_of(tmp_path / "clean") == 4 * 9
     assert key in cli(tmp_path, "list", "-p", "orders")
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_a_fork_of_a_program_has_directories_and_tables_of_its_own(tmp_path: Path) -> None:
+    """The text names the original's; a query reads the fork's table there, and a Delta table is one of its own."""
+    text = JOB.read_text().replace(".foreachBatch(save)", '.format("memory").queryName("totals")')
+    text = text.replace('outputMode("update")', 'outputMode("complete")')
+    text = text.replace("clean.stop()", "save(spark.table('totals'), 0)\nclean.stop()")
+    text = text.replace(
+        "spark.streams.awaitAnyTermination(1)",
+        "spark.streams.awaitAnyTermination(1); save(spark.table('totals'), 0)",
+    )
+    odd = tmp_path / "ein Ort für k=1 50%"  # a path as URIs spell it in more than one way
+    job = tmp_path / "job.py"
+    job.write_text(text)
+    (tmp_path / "session_of_job.py").write_text(JOB.with_name("session_of_job.py").read_text())
+
+    def ran(name: str, files: int, *more: str) -> None:
+        """Run the program until the table of its totals has these files, and end it."""
+        (odd / "totals.json").unlink(missing_ok=True)
+        with running(odd, *more, name=name, job=job):
+            until(lambda: totals(odd) == expected_totals(files))
+            cli(odd, "savepoint", name, "--stop", "suspend")
+
+    for number in range(2):
+        put_orders(odd, number)
+    ran("orders", 2)
+    key = cli(odd, "savepoint", "orders").split(":")[0].strip()
+    put_orders(odd, 2)
+    ran("orders", 3)
+    clean, of_fork = odd / "clean", odd / "ckpt" / "tables" / "trial" / "clean"
+    before = {file.name: file.read_bytes() for file in clean.rglob("*") if file.is_file()}
+    fork = ("--fork-of", "orders", "--restore-from", key)
+    ran("trial", 3, *fork)
+    put_orders(odd, 3)
+    ran("trial", 4, *fork)
+    assert rows_of(of_fork) == 4 * 9
+    assert {file.name: file.read_bytes() for file in clean.rglob("*") if file.is_file()} == before
+    ran("orders", 4)
+    assert rows_of(clean) == 4 * 9
+    beginning = json.loads((odd / "ckpt" / "programs" / "trial" / "attached.json").read_text())["begins_with"]
+    cli(odd, "restore", beginning, "-p", "trial")
+    assert rows_of(of_fork) == 2 * 9
+    ran("trial", 4)
+    assert rows_of(of_fork) == 4 * 9
 
 
 def _written(folder: Path, number: int) -> Path:
