@@ -9,6 +9,7 @@ texts, parses them in the stage and appends them to a table: processor time of a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Literal
@@ -129,6 +130,7 @@ def _measured(
         keep=_nothing,
         requeue=lambda: None,
         function=_nothing,
+        processed=lambda rows, batch: nullcontext(rows),
         input_of=_nothing,
         rules_ahead=lambda rows: (),
         own_table=lambda: None,

@@ -109,11 +109,11 @@ FAULTS = (
         "tests/coordinator/test_tables_shown.py",
     ),
     Fault(
-        "list state without items lost its name",
-        "testing/flink/assignment.py",
-        "if items or _is_empty_there(old, subtask, name, mode, parallelism):",
-        "if items:",
-        "tests/testing/flink/test_assignment.py",
+        "extras of each list went to the first subtasks",
+        "core/restore/list_state.py",
+        "return dealt, (first + extras) % parallelism",
+        "return dealt, first",
+        "tests/core/restore/test_list_state.py",
     ),
     Fault(
         "data that ended while a stage was suspended finished its operators",

@@ -1,7 +1,4 @@
-"""Objects of users' classes with a state in each checkpoint: a pipeline's hooks, and ``state=Class`` of a stage.
-
-Flink: CheckpointedFunction. The object is asked after every micro-batch, so that its state is of the cut's last row.
-"""
+"""Objects of users' classes with a state in each checkpoint, which is of its trigger: a pipeline's hooks."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_STATE_METHODS = {"snapshotState": "snapshot_state", "initializeState": "initialize_state"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +27,7 @@ class StageContext:
     hooks: Mapping[str, Any] = field(default_factory=dict)
     """The pipeline's hooks of this attempt, by uid."""
     state: Any = None
-    """The stage's own object, as the checkpoint had it (``state=``)."""
-
-
-def check_state(stage: str, given: Any, *, judges: bool) -> None:
-    """Raise InvalidRequest for what is no class with the two methods, and beside conditions on rows."""
-    if not isinstance(given, type):
-        raise InvalidRequest(
-            f"{stage!r} has state={given!r}: give a class, of which each run makes an object"
-        )
-    name = given.__name__
-    for theirs, ours in _STATE_METHODS.items():
-        if hasattr(given, theirs):
-            raise InvalidRequest(f"{stage!r} has state={name}, which has {theirs}: call it {ours}")
-        if not callable(getattr(given, ours, None)):
-            raise InvalidRequest(
-                f"{stage!r} has state={name}, which has no {ours}: give it snapshot_state(self), which returns JSON, "
-                "and initialize_state(self, state), which gets that back (None: it begins)"
-            )
-    if judges:
-        raise InvalidRequest(
-            f"{stage!r} has state={name} and conditions on its rows, for which rows are read twice: "
-            "give the state to a stage of its own before it"
-        )
-
-
-def begun(made_by: type, state: Any = None) -> Any:
-    """Return a new object that begins with a state; None: with none."""
-    made = made_by()
-    made.initialize_state(state)
-    return made
+    """The stage's own object, as the checkpoint had it (``state=``); with lists a tuple, an object a subtask."""
 
 
 DEFAULT_TIMEOUT = 60.0
@@ -120,10 +86,7 @@ def pipeline_hook(
 ) -> Any:
     """Make a class a hook: every attempt of a pipeline makes one object of it, which takes part in each checkpoint.
 
-    The class has any of these methods, called one at a time (docs/how-to/hooks.md): ``trigger(checkpoint_id,
-    timestamp)``, which returns the state to store (JSON or bytes; None: none), ``restore(checkpoint_id, state)``,
-    ``reset()``, ``complete(checkpoint_id)``, ``aborted(checkpoint_id)``, ``subsumed(checkpoint_id)``,
-    ``resume(checkpoint_id, state)``, ``close()``.
+    The class has any of the methods of docs/how-to/hooks.md, called one at a time.
 
     Args:
         cls: the class; a constructor parameter ``context`` gets a ``HookContext``.

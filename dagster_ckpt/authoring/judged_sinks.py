@@ -50,6 +50,7 @@ def _writing(sink: StageDefinition) -> StageDefinition:
         takes_spark=False,
         takes_context=False,
         participant=None,
+        state=None,
         partitions=None,
         max_entries_per_trigger=0,
         config_schema=None,

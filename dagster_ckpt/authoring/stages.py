@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dagster_ckpt.authoring.hooks import check_state
 from dagster_ckpt.authoring.stage_settings import (
     QUARANTINE_SETTINGS,
     Boundedness,
@@ -29,6 +28,7 @@ from dagster_ckpt.authoring.stage_settings import (
     check_values,
     take_participant,
 )
+from dagster_ckpt.authoring.stage_state import check_state
 from dagster_ckpt.authoring.targets import (
     SinkTarget,
     SourceOrigin,
@@ -265,7 +265,7 @@ def _define(
     )
     check_values(fn, settings)
     if settings.get("state") is not None:
-        check_state(fn.__name__, settings["state"], judges=not QUARANTINE_SETTINGS.isdisjoint(settings))
+        check_state(fn.__name__, settings["state"])
     if not isinstance(settings.get("chain", True), bool):
         raise InvalidRequest(f"{fn.__name__!r} has chain={settings['chain']!r}: give True or False")
     settings["boundedness"] = _boundedness(fn, role, settings.get("boundedness", Boundedness.UNBOUNDED))
@@ -301,12 +301,11 @@ def spark_source(
     Args:
         uid: stable name of its state; default: the function's name.
         settings: ``previous_uids``, ``partitions``, ``tags``, ``config_schema``, ``required_resource_keys``;
-            ``state=Class``: an object of the stage's own, whose state is of each checkpoint's last row
-            (docs/how-to/hooks.md);
+            ``state=Class``: objects of the stage's own (docs/how-to/hooks.md);
             ``chain=False``: a query of its own; ``asset="raw/orders"``: the Dagster asset it reads, upstream of
             the tables; ``boundedness="bounded"``: its data ends; ``barrier_after`` (SourceBatch -> bool): where a
-            stream's checkpoints fall (the end of a file), each of which waits for such a batch within its
-            timeout; ``is_backlog`` (SourceBatch -> bool): when ``interval_during_backlog`` counts;
+            stream's checkpoints fall, which wait for such a batch within their timeout;
+            ``is_backlog`` (SourceBatch -> bool): when ``interval_during_backlog`` counts;
             ``reads=KafkaTopics("broker:9092")``: where it reads, so that a snapshot whose records are gone is told;
             ``expect`` and its limits as for ``spark_stage``; ``on_error="quarantine"``: rows that Spark's reader
             cannot parse, told by its column ``_corrupt_record``, go to the quarantine.

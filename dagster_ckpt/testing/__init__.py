@@ -103,6 +103,7 @@ _MODULES: dict[str, str] = {
     "graph": "core.graph",
     "ids": "core.ids",
     "key_groups": "testing.flink.key_groups",
+    "list_state": "core.restore.list_state",
     "local_recovery": "core.files.local_recovery",
     "matching": "core.restore.matching",
     "messages": "core.messages",

@@ -100,7 +100,7 @@ class JudgedRows:
             self._kept = KeptRows(context, self.schema, self._conditions, self._ahead)
             self._keep = context.keep(self._kept.none(context.frame.sparkSession))
         self._late = LateRows.of(context) if expectations.keeps_late else None
-        self._requeue, self._warn = context.requeue, context.warn
+        self._requeue, self._warn, self._processed = context.requeue, context.warn, context.processed
         struct = "" if self._kept is None else self._kept.struct
         self._requeuing = Requeuing(self._conditions, self._judged, self.schema, struct, context)
 
@@ -122,7 +122,7 @@ class JudgedRows:
         before = total_through(self._directory, BatchId(batch_id - 1) if batch_id else None)
         batch = _Batch(number=batch_id, folder=folder, root=root, before=before, pending=self._requeue())
         if self._poisoned is None:
-            return self._write(frame, batch)
+            return self._processed_and_written(frame, batch)
         again = self._directory.root / f"again-{batch_id}"
         shutil.rmtree(again, ignore_errors=True)
         tried = self._requeuing.inputs(frame.sparkSession, again, before, batch.pending)
@@ -145,7 +145,7 @@ class JudgedRows:
         def write(rows: DataFrame, poisoned: Sequence[PoisonedRow]) -> tuple[DataFile, ...]:
             if poisoned:  # a try has failed
                 remove_folder(batch.folder)
-            return self._write(rows, replace(batch, poisoned=poisoned))
+            return self._processed_and_written(rows, replace(batch, poisoned=poisoned))
 
         return search.carry_out(write, frame, batch.number, batch.tried.files)
 
@@ -170,6 +170,10 @@ class JudgedRows:
         # Of what is no row nothing else is asked.
         verdict = f.when(text.isNotNull(), f.lit(2 << len(asked)).cast("bigint")).otherwise(verdict)
         return frame.select(*columns, text.alias(UNPARSED), verdict.alias(VERDICT))
+
+    def _processed_and_written(self, frame: DataFrame, batch: _Batch) -> tuple[DataFile, ...]:
+        with self._processed(frame, batch.number) as rows:
+            return self._write(rows, batch)
 
     def _write(self, frame: DataFrame, batch: _Batch) -> tuple[DataFile, ...]:
         folder, root = batch.folder, batch.root

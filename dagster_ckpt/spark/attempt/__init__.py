@@ -10,7 +10,8 @@
 | ``sinks_at_start`` | the sinks when an attempt starts: gone on with, begun without rows, brought to a cut |
 | ``left_tables`` | tables of stages that have none now; removal of table files nothing restorable needs |
 | ``showing`` | what readers are shown: changes held until all tables show them; rows of before, as the store tells |
-| ``query_state`` | a query's state and checkpointLocation; objects that are stages' own; batches as sources are told |
+| ``query_state`` | a query's state and checkpointLocation; batches as sources are told |
+| ``own_objects`` | objects that are stages' own, begun with their states and noted batch by batch |
 | ``stage_query`` | a stage as a running query |
 | ``participant`` | the port of what writes a stage's batches in its place |
 """

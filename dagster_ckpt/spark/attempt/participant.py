@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -149,6 +150,8 @@ class ParticipantContext:
     """Return what is to be put through the stage again; None: nothing."""
     function: Callable[[SparkSession, Sequence[DataFrame]], DataFrame]
     """Return the rows that the stage's function makes of other inputs, which may be no streams."""
+    processed: Callable[[DataFrame, BatchId], AbstractContextManager[DataFrame]]
+    """Return a batch's rows as the stage's own objects make them, for each try of the batch."""
     input_of: Callable[[BatchId | None], BatchInput]
     """Return the input of a planned batch, to be read again; None: one without rows."""
     rules_ahead: Callable[[DataFrame], Sequence[RuleAhead]]

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_ckpt.authoring.hooks import StageContext, begun
+from dagster_ckpt.authoring.hooks import StageContext
+from dagster_ckpt.authoring.stage_state import OwnState
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
+from dagster_ckpt.spark.attempt.own_objects import OwnObjects
 from dagster_ckpt.spark.attempt.participant import (
     BatchFiles,
     ParticipantContext,
@@ -21,11 +23,7 @@ from dagster_ckpt.spark.attempt.participant import (
     plan_empty_batch,
     rules_ahead,
 )
-from dagster_ckpt.spark.attempt.query_state import (
-    OwnObjects,
-    checkpoint_location,
-    refuse_names_that_are_patterns,
-)
+from dagster_ckpt.spark.attempt.query_state import checkpoint_location, refuse_names_that_are_patterns
 from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import names_of_inputs
@@ -92,7 +90,7 @@ def call_function(
     given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
     state = arguments.state
     if state is None and stage.state is not None:
-        state = begun(stage.state)
+        state = OwnState(stage.state, stage.partitions or 1).begun()
     if stage.takes_spark:
         given["spark"] = spark
     if stage.takes_context:
@@ -253,7 +251,7 @@ class StageQuery:
             from_chain = any(one in frames for one in inputs)
             given = [frames[one] if one in frames else self._input(spark, uid, one) for one in inputs]
             read += ((one, rows) for one, rows in zip(inputs, given, strict=True) if one not in frames)
-            arguments = replace(self._arguments(uid), state=own.objects.get(uid))
+            arguments = replace(self._arguments(uid), state=own.of_function(uid))
             frames[uid] = frame = call_stage(self._definition(uid), spark, given, arguments)
             if checked is not None:
                 checked.check(uid, frame, given, from_chain=from_chain)
@@ -330,19 +328,26 @@ class StageQuery:
     def _channel(self, frame: DataFrame, own: OwnObjects, *, marked: bool) -> ChannelSink:
         participant = self.stage.participant
         if participant is None:
-            return ChannelSink(self.log, frame.schema, marked=marked, note=own.note)
-        files: BatchFiles = participant.open(self._participant_context(frame))
-        return ChannelSink(self.log, files.schema, marked=marked, write=files.write, replay=files.replay)
+            return ChannelSink(self.log, frame.schema, marked=marked, processed=own.processed, note=own.note)
+        files: BatchFiles = participant.open(self._participant_context(frame, own))
+        return ChannelSink(
+            self.log, files.schema, marked=marked, write=files.write, replay=files.replay, note=own.note
+        )
 
-    def _participant_context(self, frame: DataFrame) -> ParticipantContext:
+    def _participant_context(self, frame: DataFrame, own: OwnObjects) -> ParticipantContext:
         stage, sink_of = self.stage, self.sink_of
+
+        def function(spark: SparkSession, inputs: Sequence[DataFrame]) -> DataFrame:
+            return call_function(stage, spark, inputs, replace(self.arguments, state=own.again(self.uid)))
+
         return ParticipantContext(
             stage=stage,
             directory=self.directory,
             frame=frame,
             keep=lambda rows: self.table_writer(stage, self.directory, rows),
             requeue=lambda: self.requeue(self.uid),
-            function=lambda spark, inputs: call_function(stage, spark, inputs, self.arguments),
+            function=function,
+            processed=own.processed,
             input_of=self._input_of,
             rules_ahead=lambda rows: rules_ahead(self.pipeline, self.uid, rows, sink_of) if sink_of else (),
             own_table=lambda: sink_of(self.uid) if sink_of else None,
@@ -371,7 +376,8 @@ class StageQuery:
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)
 
         def write_and_note(batch: DataFrame, batch_id: int) -> None:
-            write(batch, batch_id)
+            with own.processed(batch, BatchId(batch_id)) as rows:
+                write(rows, batch_id)
             own.note(BatchId(batch_id))
             log.append_data(BatchId(batch_id), ())  # so that a barrier in a sink's log knows its last batch
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,12 +47,20 @@ def _as_they_are(frame: DataFrame, folder: Path, root: Path, batch_id: BatchId) 
     return write_staged(frame, folder, root, codec=CODEC)
 
 
+Processing = Callable[["DataFrame", BatchId], AbstractContextManager["DataFrame"]]
+
+
+def _as_they_came(frame: DataFrame, batch_id: BatchId) -> AbstractContextManager[DataFrame]:
+    return nullcontext(frame)
+
+
 class ChannelSink:
     """The function to hand to ``DataStreamWriter.foreachBatch`` of a stage that has a channel log.
 
     Raises InvalidRequest at once when the stage produces a column that a channel cannot carry. ``marked``: as
     ``channel_schema_json`` has it. ``write``: writes a batch's files, as ``BatchFiles`` has it; ``replay``: runs
-    a batch that is in the log; ``note``: called when a batch's files are there, before it is in the log.
+    a batch that is in the log; ``processed``: makes of a batch's rows those that are written; ``note``: called when a
+    batch's files are there, before it is in the log.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class ChannelSink:
         marked: bool = False,
         write: Callable[[DataFrame, Path, Path, BatchId], tuple[DataFile, ...]] = _as_they_are,
         replay: Callable[[DataFrame], None] | None = None,
+        processed: Processing = _as_they_came,
         note: Callable[[BatchId], None] = lambda batch: None,
     ) -> None:
         schema_json = channel_schema_json(schema, marked=marked)
@@ -70,6 +80,7 @@ class ChannelSink:
         self._log = log
         self._write = write
         self._replay = replay or run_only
+        self._processed = processed
         self._note = note
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -83,7 +94,8 @@ class ChannelSink:
             self._replay(frame)
             return there
         folder = self._log.data_folder / batch_folder_name(batch_id)
-        files = self._write(frame, folder, self._log.directory, batch_id)
+        with self._processed(frame, batch_id) as rows:
+            files = self._write(rows, folder, self._log.directory, batch_id)
         self._note(batch_id)
         result = self._log.append_data(batch_id, files)
         if not files or isinstance(result, AlreadyAppended):

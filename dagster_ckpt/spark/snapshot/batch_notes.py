@@ -54,11 +54,14 @@ class OwnStatesNote(Record):
 
     format_version: Literal[1] = 1
     states: Mapping[str, str] = Field(default_factory=dict)
+    lists: Mapping[str, Mapping[str, bool]] = Field(default_factory=dict)
+    """Stages whose state is of several subtasks, each with its lists: whether every subtask gets all items."""
 
 
-def note_states(directory: StageDirectory, batch: BatchId, states: Mapping[str, str]) -> None:
+def note_states(directory: StageDirectory, batch: BatchId, states: OwnStatesNote) -> None:
     """Write the states through a batch, before its rows are in the channel log."""
-    note_batch(directory.root / FOLDER, batch, OwnStatesNote(states=dict(states)).model_dump_json().encode())
+    silent = None if states.lists else {"lists"}  # versions before it refuse what they do not know
+    note_batch(directory.root / FOLDER, batch, states.model_dump_json(exclude=silent).encode())
 
 
 def path_through(directory: StageDirectory, batch: BatchId | None) -> Path | None:
@@ -66,12 +69,12 @@ def path_through(directory: StageDirectory, batch: BatchId | None) -> Path | Non
     return through_batch(directory.root / FOLDER, batch)
 
 
-def read_states(path: Path | None) -> Mapping[str, str]:
-    """Return the states in a note. Raises Corrupt."""
+def read_states(path: Path | None) -> OwnStatesNote:
+    """Return the states in a note; None: it says nothing. Raises Corrupt."""
     if path is None:
-        return {}
+        return OwnStatesNote()
     try:
-        return OwnStatesNote.model_validate_json(path.read_bytes()).states
+        return OwnStatesNote.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise Corrupt(f"{path} is damaged: restore the pipeline from its latest checkpoint") from error
 

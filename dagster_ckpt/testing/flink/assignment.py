@@ -1,12 +1,12 @@
-"""Redistribution of state that is not keyed when the parallelism changes: list state and in-flight data.
+"""Redistribution of in-flight data when the parallelism changes.
 
-Sources: flink-runtime StateAssignmentOperation, RoundRobinOperatorStateRepartitioner, SubtaskStateMapper;
-StateAssignmentOperationTest (SAO). Keyed state: ``key_groups``. Which state goes to which stage: ``matching``.
+Sources: flink-runtime StateAssignmentOperation, SubtaskStateMapper; StateAssignmentOperationTest (SAO).
+Keyed state: ``key_groups``. List state: ``core.restore.list_state``. Which state goes to which stage: ``matching``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar, assert_never
@@ -15,101 +15,6 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.flink.key_groups import UPPER_BOUND, range_of, subtask_of
 
 T = TypeVar("T")
-
-# --- operator list state --------------------------------------------------------------------------
-
-
-class Redistribution(StrEnum):
-    """Redistribution mode of a named list state."""
-
-    SPLIT = "split"
-    """Each item to one subtask."""
-    UNION = "union"
-    """All items to every subtask."""
-    BROADCAST = "broadcast"
-    """Every subtask had the same: each new one takes one old one's."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListState(Generic[T]):
-    """Items one subtask saved under one name."""
-
-    mode: Redistribution
-    items: tuple[T, ...]
-
-
-SubtaskLists = Mapping[str, ListState[T]]
-
-
-def redistribute(old: Sequence[SubtaskLists[T]], *, parallelism: int) -> tuple[dict[str, ListState[T]], ...]:
-    """Return the named list states of each new subtask; ``old`` has those of each saved one.
-
-    With the same parallelism SPLIT stays as it is; UNION and BROADCAST are redistributed all the same, because
-    some subtasks may not have reported theirs (SAO#testPartiallyReported). Raises InvalidRequest when a
-    name was saved with two modes, and for a parallelism below 1.
-    """
-    if parallelism < 1:
-        raise InvalidRequest(f"parallelism must be at least 1, got {parallelism}")
-    modes = _modes(old)
-    new: tuple[dict[str, ListState[T]], ...] = tuple({} for _ in range(parallelism))
-    first = 0
-    for name, mode in modes.items():
-        parts = [lists[name].items for lists in old if name in lists]
-        match mode:
-            case Redistribution.SPLIT if len(old) == parallelism:
-                dealt = [lists[name].items if name in lists else () for lists in old]
-            case Redistribution.SPLIT:
-                dealt, first = _deal([item for part in parts for item in part], parallelism, first)
-            case Redistribution.UNION:
-                dealt = [tuple(item for part in parts for item in part)] * parallelism
-            case Redistribution.BROADCAST:
-                dealt = [parts[subtask % len(parts)] for subtask in range(parallelism)]
-            case _:
-                assert_never(mode)
-        for subtask, items in enumerate(dealt):
-            if items or _is_empty_there(old, subtask, name, mode, parallelism):
-                new[subtask][name] = ListState(mode, items)
-    return new
-
-
-def _is_empty_there(
-    old: Sequence[SubtaskLists[T]], subtask: int, name: str, mode: Redistribution, parallelism: int
-) -> bool:
-    """True where a state without items exists all the same: everybody's, or one that stays where it is.
-
-    Rescaled SPLIT state has no place without an item (RoundRobinOperatorStateRepartitioner#repartitionSplitState).
-    """
-    if mode is not Redistribution.SPLIT:
-        return True
-    return len(old) == parallelism and name in old[subtask]
-
-
-def _modes(old: Sequence[SubtaskLists[T]]) -> dict[str, Redistribution]:
-    modes: dict[str, Redistribution] = {}
-    for lists in old:
-        for name, state in lists.items():
-            if modes.setdefault(name, state.mode) is not state.mode:
-                raise InvalidRequest(
-                    f"list state {name!r} was saved both as {modes[name]} and as {state.mode}: "
-                    "its subtasks do not belong to one snapshot"
-                )
-    return modes
-
-
-def _deal(items: Sequence[T], parallelism: int, first: int) -> tuple[list[tuple[T, ...]], int]:
-    """Deal items out contiguously; extras go to consecutive subtasks from ``first`` on.
-
-    Returns the next ``first``, where the extras ended, so that several states even out.
-    """
-    base, extras = divmod(len(items), parallelism)
-    dealt: list[tuple[T, ...]] = [()] * parallelism
-    position = 0
-    for turn in range(parallelism):
-        size = base + (1 if turn < extras else 0)
-        dealt[(first + turn) % parallelism] = tuple(items[position : position + size])
-        position += size
-    return dealt, (first + extras) % parallelism
-
 
 # --- state that cannot be cut ---------------------------------------------------------------------
 

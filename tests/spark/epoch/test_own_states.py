@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from dagster_ckpt import (
+    CheckpointedPipeline,
+    checkpointed_pipeline,
+    load_table,
+    spark_sink,
+    spark_source,
+    spark_stage,
+)
 from dagster_ckpt.core.ids import BatchId, StageUid
+from dagster_ckpt.core.metadata_text import decode_state
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.query_state import OwnObjects
+from dagster_ckpt.spark.attempt.own_objects import OwnObjects
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot.batch_notes import captured_states, path_through, read_states
 from tests.lab.lab import Lab
@@ -85,6 +93,9 @@ class Query:
     logged: set[int] = field(default_factory=set)
     committed: int = -1
     is_sink: bool = False
+    tries: int = 1
+    """Times a batch's rows are processed: more where rows on which it fails are left out."""
+    partitions: int | None = None
 
     def start(self, **states: Any) -> OwnObjects:
         (self.folder / "query" / "commits").mkdir(parents=True, exist_ok=True)
@@ -92,7 +103,9 @@ class Query:
         if self.committed >= 0:
             for log in ("commits", "offsets"):
                 (self.folder / "query" / log / str(self.committed)).write_text("v1\n{}")
-        stage = SimpleNamespace(state=self.made_by, names=("s", "s_before"), uid="s")
+        stage = SimpleNamespace(
+            state=self.made_by, names=("s", "s_before"), uid="s", partitions=self.partitions
+        )
         pipeline: Any = SimpleNamespace(
             authored=SimpleNamespace(stages={"s": stage} | states), members=lambda uid: ("s",)
         )
@@ -107,11 +120,13 @@ class Query:
                 if (dies, at) == (place, number):
                     raise Dies
 
-            here("processed")
             if not self.is_sink and number in self.logged:
                 return
-            if not (self.is_sink and number in self.written):
-                self.written[number] = rows.before
+            for _ in range(self.tries):
+                with own.processed(rows, BatchId(number)) as made:
+                    here("processed")
+                    if not (self.is_sink and number in self.written):
+                        self.written[number] = made.before
             here("written")
             own.note(BatchId(number))
             here("noted")
@@ -127,12 +142,12 @@ class Query:
             self.committed = number
 
 
-@pytest.mark.parametrize("is_sink", [False, True])
+@pytest.mark.parametrize(("is_sink", "tries"), [(False, 1), (True, 1), (False, 3)])
 @pytest.mark.parametrize("place", ["processed", "written", "noted", "logged"])
 def test_wherever_a_batch_ends_its_second_try_begins_as_the_first(
-    tmp_path: Path, place: str, is_sink: bool
+    tmp_path: Path, place: str, is_sink: bool, tries: int
 ) -> None:
-    query = Query(tmp_path, is_sink=is_sink)
+    query = Query(tmp_path, is_sink=is_sink, tries=tries)
     for at in (0, 3):
         with pytest.raises(Dies):
             query.run(5, place, at)
@@ -140,7 +155,11 @@ def test_wherever_a_batch_ends_its_second_try_begins_as_the_first(
     assert query.written == {n: n for n in range(5)}, "each batch saw exactly the rows before it"
     directory = StageDirectory(tmp_path)
     for batch in range(5):
-        assert read_states(path_through(directory, BatchId(batch)))["s"].endswith(f'{{"rows":{batch + 1}}}}}')
+        assert (
+            read_states(path_through(directory, BatchId(batch)))
+            .states["s"]
+            .endswith(f'{{"rows":{batch + 1}}}}}')
+        )
 
 
 def test_a_state_is_found_under_an_earlier_name_and_never_dropped_without_a_word(tmp_path: Path) -> None:
@@ -149,7 +168,7 @@ def test_a_state_is_found_under_an_earlier_name_and_never_dropped_without_a_word
     restored = tmp_path / "restored"
     (restored / "own").mkdir(parents=True)
     (restored / file.path).write_text(Path(str(file.source)).read_text().replace('"s"', '"s_before"'))
-    assert Query(restored).start().objects[StageUid("s")].rows == 2
+    assert Query(restored).start().of_function(StageUid("s")).rows == 2
     gone = SimpleNamespace(state=None, names=("s_before",), uid="other")
     with pytest.raises(InvalidRequest, match=r"'other' has a saved state .* put the class back"):
         Query(restored).start(other=gone)
@@ -196,7 +215,18 @@ def test_an_object_that_breaks_ends_its_batch_in_one_sentence(
         (Seen(), {}, "give a class"),
         (type("Of", (), {"snapshotState": 1}), {}, "call it snapshot_state"),
         (type("Of", (), {"snapshot_state": print}), {}, "has no initialize_state"),
-        (Seen, {"expect": {"n > 0": "drop"}}, "conditions on its rows"),
+        (type("Of", (Seen,), {"list_state": "pending"}), {}, "are lists of names"),
+        (
+            type("Of", (Seen,), {"list_state": ["a"], "union_list_state": ["a"]}),
+            {},
+            "names a list twice: a, a",
+        ),
+        (
+            type("Of", (Seen,), {"list_state": ["a"]}),
+            {},
+            r"initialize_state\(self, lists, subtask, parallelism\)",
+        ),
+        (type("Of", (Seen,), {"getListState": 1}), {}, "call it list_state"),
     ],
 )
 def test_a_class_that_cannot_be_a_state_is_refused(given: Any, settings: Any, sentence: str) -> None:
@@ -205,6 +235,89 @@ def test_a_class_that_cannot_be_a_state_is_refused(given: Any, settings: Any, se
         @spark_stage(state=given, **settings)
         def s(rows):  # type: ignore[no-untyped-def]
             return rows
+
+
+# --- lists: an object a subtask -------------------------------------------------------------------------------------
+
+
+class Lists:
+    """Keeps a list of its own and one that is everybody's; ``begun`` tells what each object was begun with."""
+
+    list_state = ["pending"]  # noqa: RUF012
+    union_list_state = ["seen"]  # noqa: RUF012
+    begun: list[tuple[int, int, list[Any], list[Any]]] = []  # noqa: RUF012
+
+    def initialize_state(self, lists: Any, subtask: int, parallelism: int) -> None:
+        self.subtask, self.pending, self.all_seen = subtask, lists["pending"], lists["seen"]
+        self.own = [one for one in self.all_seen if one % parallelism == subtask]
+        Lists.begun.append((subtask, parallelism, [*self.pending], [*self.all_seen]))
+
+    def snapshot_state(self) -> Any:
+        return {"pending": self.pending, "seen": self.own}
+
+
+def begun_by(query: Query, fill: int = 0) -> list[tuple[list[Any], list[Any]]]:
+    """Start, return what each object begins with, and note a batch in which each adds ``fill`` items to its list."""
+    Lists.begun.clear()
+    own = query.start()
+    found = [(pending, seen) for _, _, pending, seen in Lists.begun]
+    for one in own.objects[StageUid("s")]:
+        one.pending += [f"{one.subtask}.{n}" for n in range(fill)]
+        one.own += [one.subtask] if not one.own else []
+    query.committed += 1
+    own.note(BatchId(query.committed))
+    return found
+
+
+def test_lists_are_dealt_anew_when_the_partitions_change_and_union_lists_go_to_everybody(
+    tmp_path: Path,
+) -> None:
+    def query(partitions: int | None, committed: int) -> Query:
+        return Query(tmp_path, Lists, partitions=partitions, committed=committed)
+
+    assert begun_by(query(2, -1), fill=2) == [([], [])] * 2
+    assert begun_by(query(2, 0)) == [(["0.0", "0.1"], [0, 1]), (["1.0", "1.1"], [0, 1])]
+    assert begun_by(query(3, 1)) == [(["0.0", "0.1"], [0, 1]), (["1.0"], [0, 1]), (["1.1"], [0, 1])]
+    assert begun_by(query(None, 2)) == [(["0.0", "0.1", "1.0", "1.1"], [0, 1, 2])]
+
+
+class OtherLists(Lists):
+    list_state = ["seen"]  # noqa: RUF012
+    union_list_state = ["pending"]  # noqa: RUF012
+
+
+class Fewer(Lists):
+    union_list_state = []  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sentence"),
+    [
+        (Adding, Lists, "of one object, and its class names lists"),
+        (Lists, Adding, "of the lists pending, seen, and its class names none"),
+        (Lists, OtherLists, "with items of pending, seen, which its class names no more, or for others"),
+        (Lists, Fewer, "with items of seen, which"),
+    ],
+)
+def test_items_that_nobody_would_get_are_refused(
+    tmp_path: Path, before: type, now: type, sentence: str
+) -> None:
+    query = Query(tmp_path, before, partitions=2)
+    if before is Lists:
+        begun_by(query, fill=1)
+    else:
+        query.run(1)
+    with pytest.raises(InvalidRequest, match=rf"stage 's' has a saved state .*{sentence}.* put them back"):
+        Query(tmp_path, now, partitions=2, committed=0).start()
+
+
+@pytest.mark.parametrize("said", [[1], {"pending": "text"}, {"other": []}])
+def test_what_is_no_list_by_its_name_is_refused(tmp_path: Path, said: Any) -> None:
+    made_by = type("Of", (Lists,), {"snapshot_state": lambda self: said})
+    with pytest.raises(
+        InvalidRequest, match=r"Of.snapshot_state returned .*: return a list for each of pending, seen"
+    ):
+        Query(tmp_path, made_by).start().note(BatchId(0))
 
 
 # --- runs ----------------------------------------------------------------------------------------------------
@@ -311,3 +424,73 @@ def test_a_stream_that_is_killed_goes_on_with_the_state_of_its_cut(
     until(lambda: bool(again.checkpoint()) and len(shown(lab.tables)) == 13, again)
     assert is_exact(shown(lab.tables), 13)
     again.stop()
+
+
+class Buffers:
+    """Holds back each subtask's last row, until a batch brings it another."""
+
+    list_state = ["pending"]  # noqa: RUF012
+
+    def initialize_state(self, lists: Any, subtask: int, parallelism: int) -> None:
+        self.pending = lists["pending"]
+
+    def snapshot_state(self) -> Any:
+        return {"pending": self.pending}
+
+    def process(self, rows: Any, batch_id: int) -> Any:
+        going = self.pending + sorted(row["n"] for row in rows.collect())
+        self.pending = going[-1:]
+        return rows.sparkSession.createDataFrame([(n,) for n in going[:-1]], rows.schema)
+
+
+def buffered(folder: Path, partitions: int) -> CheckpointedPipeline:
+    """numbers -> held, of so many subtasks, which has a condition on rows and fails on one of them -> rows."""
+
+    @spark_source
+    def numbers(spark):  # type: ignore[no-untyped-def]
+        return read_numbers(spark, folder / "numbers").repartition(4)
+
+    @spark_stage(state=Buffers, partitions=partitions, expect={"n <> 3": "drop"}, on_error="quarantine")
+    def held(numbers, context):  # type: ignore[no-untyped-def]
+        assert len(context.state) == partitions
+        return numbers.selectExpr("IF(n = 5, CAST(raise_error('five') AS INT), n) AS n")
+
+    @spark_sink
+    def rows(held):  # type: ignore[no-untyped-def]
+        return held
+
+    @checkpointed_pipeline(name="buffered")
+    def pipeline() -> None:
+        rows(held(numbers()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+def test_lists_beside_conditions_go_back_with_a_checkpoint_to_other_partitions(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed = Numbers(tmp_path / "numbers")
+
+    def held() -> list[list[int]]:
+        """Return what each subtask holds back in the newest note."""
+        notes = [*tmp_path.rglob("held/own/*.json")]
+        (text,) = read_states(max(notes, key=lambda path: path.stat().st_mtime_ns)).states.values()
+        return [one["pending"] for one in decode_state("held", text)]
+
+    def is_exact(subtasks: int) -> None:
+        waiting, seen = held(), [row["n"] for row in rows_in(lab.tables / "rows")]
+        assert len(waiting) == subtasks
+        everything = Counter([*seen, *(n for one in waiting for n in one)])
+        assert everything - Counter([3]) == Counter({*range(feed.count)} - {3, 5}), "each once, or held back"
+
+    feed.put(10)
+    lab.succeeds(buffered(tmp_path, 3))
+    is_exact(3)
+    assert sum(map(len, held())) == 3, "each subtask got rows"
+    feed.put(4)
+    lab.succeeds(buffered(tmp_path, 2))
+    is_exact(2)
+    lab.succeeds(buffered(tmp_path, 4), restore_from="chk-1")
+    is_exact(4)
+    kept = load_table(buffered(tmp_path, 4), "held", coordinator=lab.coordinator).to_arrow().to_pylist()
+    assert ["five" in row["error"] for row in kept] == [True]

@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.flink.assignment import (
-    ListState,
-    Redistribution,
     SubtaskMapper,
     assign_channel_state,
     old_subtasks,
-    redistribute,
-    refuse_to_cut,
 )
 from dagster_ckpt.testing.flink.key_groups import (
     KeyedHandle,
@@ -128,127 +124,6 @@ def test_rescaling_gives_every_key_group_to_its_new_owner_once(
 def test_ranges_clip() -> None:
     assert KeyGroupRange(0, 5).clip(KeyGroupRange(4, 9)) == KeyGroupRange(4, 5)
     assert KeyGroupRange(0, 3).clip(KeyGroupRange(4, 9)) is None
-
-
-# --- list state -----------------------------------------------------------------------------------
-
-
-def split(*items: int) -> ListState[int]:
-    return ListState(Redistribution.SPLIT, items)
-
-
-def items(new: tuple[dict[str, ListState[int]], ...], name: str) -> list[tuple[int, ...]]:
-    return [lists[name].items if name in lists else () for lists in new]
-
-
-def test_split_items_are_dealt_contiguously_in_subtask_order() -> None:
-    """SAO#testRepartitionSplitDistributeStates (C086)."""
-    old = [{"s": split(0, 1, 2, 3)}, {"s": split(4, 5, 6)}]
-    assert items(redistribute(old, parallelism=3), "s") == [(0, 1, 2), (3, 4), (5, 6)]
-
-
-def test_extras_of_the_next_state_begin_where_those_of_the_last_ended() -> None:
-    """SAO#testReDistributeCombinedPartitionableStates (C086): the load evens out."""
-    old = [{"a": split(*range(4)), "b": split(*range(4)), "c": split(*range(4))}]
-    new = redistribute(old, parallelism=3)
-    assert [len(part) for part in items(new, "a")] == [2, 1, 1]
-    assert [len(part) for part in items(new, "b")] == [1, 2, 1]
-    assert [len(part) for part in items(new, "c")] == [1, 1, 2]
-
-
-def test_the_same_parallelism_keeps_split_items_where_they_were() -> None:
-    """CheckpointCoordinatorTest#testPartitionableStateRepartitioning."""
-    old = [{"s": split(0, 1, 2)}, {"s": split()}, {}]
-    assert items(redistribute(old, parallelism=3), "s") == [(0, 1, 2), (), ()]
-
-
-def test_a_state_without_items_stays_where_it_was_and_is_nowhere_once_rescaled() -> None:
-    """RoundRobinOperatorStateRepartitioner#repartitionState returns what it was given at the same parallelism."""
-    old = [{"s": split(0, 1), "t": split()}, {"s": split()}, {}]
-    assert redistribute(old, parallelism=3) == tuple(old)
-    assert redistribute(old, parallelism=2) == ({"s": split(0)}, {"s": split(1)})
-
-
-@pytest.mark.parametrize("mode", [Redistribution.UNION, Redistribution.BROADCAST])
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_a_state_of_everybody_without_items_is_everybodys_all_the_same(
-    mode: Redistribution, parallelism: int
-) -> None:
-    """RoundRobinOperatorStateRepartitioner#repartitionUnionState, #repartitionBroadcastState."""
-    nothing: ListState[int] = ListState(mode, ())
-    assert redistribute([{"u": nothing}, {}], parallelism=parallelism) == ({"u": nothing},) * parallelism
-
-
-@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
-def test_union_gives_everything_to_everyone(parallelism: int) -> None:
-    """SAO#testRepartitionUnionState; also with the same parallelism."""
-    old = [{"u": ListState(Redistribution.UNION, (i,))} for i in range(3)]
-    assert items(redistribute(old, parallelism=parallelism), "u") == [(0, 1, 2)] * parallelism
-
-
-def test_broadcast_takes_one_old_copy_each() -> None:
-    """SAO#testRepartitionBroadcastState: new i takes old i mod old parallelism."""
-    old = [{"b": ListState(Redistribution.BROADCAST, (i,))} for i in range(2)]
-    assert items(redistribute(old, parallelism=5), "b") == [(0,), (1,), (0,), (1,), (0,)]
-    assert items(redistribute(old, parallelism=1), "b") == [(0,)]
-
-
-def test_broadcast_state_that_only_some_reported_fills_the_gaps() -> None:
-    """SAO#testPartiallyReported, #testRepartitionBroadcastStateWithNullSubtaskState,
-    …WithEmptySubtaskState."""
-    old: list[dict[str, ListState[int]]] = [{"b": ListState(Redistribution.BROADCAST, (7,))}, {}]
-    assert items(redistribute(old, parallelism=2), "b") == [(7,), (7,)]
-    assert items(redistribute(old, parallelism=3), "b") == [(7,)] * 3
-
-
-def test_list_state_is_dealt_to_at_least_one_subtask() -> None:
-    with pytest.raises(InvalidRequest, match="parallelism must be at least 1, got 0"):
-        redistribute([{"a": ListState(Redistribution.SPLIT, (1,))}], parallelism=0)
-
-
-def test_a_new_stage_without_state_gets_none() -> None:
-    """SAO#assigningStateHandlesCanNotBeNull."""
-    empty: list[dict[str, ListState[int]]] = [{}, {}]
-    assert redistribute(empty, parallelism=3) == ({}, {}, {})
-
-
-def test_a_name_saved_with_two_modes_is_refused() -> None:
-    old = [{"s": split(1)}, {"s": ListState(Redistribution.UNION, (2,))}]
-    with pytest.raises(InvalidRequest, match="'s' was saved both as split and as union"):
-        redistribute(old, parallelism=1)
-
-
-@given(
-    old=st.lists(
-        st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(), max_size=6).map(tuple)),
-        min_size=1,
-        max_size=6,
-    ),
-    parallelism=st.integers(1, 8),
-)
-def test_split_redistribution_conserves_items_and_their_order(
-    old: list[dict[str, tuple[int, ...]]], parallelism: int
-) -> None:
-    lists = [{name: split(*part) for name, part in subtask.items()} for subtask in old]
-    new = redistribute(lists, parallelism=parallelism)
-    rescaled = parallelism != len(old)
-    for name in "abc":
-        before = [item for subtask in old for item in subtask.get(name, ())]
-        parts = items(new, name)
-        assert Counter(item for part in parts for item in part) == Counter(before)
-        if rescaled:
-            sizes = [len(part) for part in parts]
-            assert max(sizes) - min(sizes) <= 1
-    if rescaled:
-        totals = [sum(len(state.items) for state in subtask.values()) for subtask in new]
-        assert max(totals) - min(totals) <= 1
-
-
-def test_state_that_is_not_partitioned_cannot_be_cut() -> None:
-    """RescalingITCase#testSavepointRescalingNonPartitionedStateCausesException."""
-    refuse_to_cut("agg", saved_parallelism=4, parallelism=4)
-    with pytest.raises(InvalidRequest, match="cannot run with 2"):
-        refuse_to_cut("agg", saved_parallelism=4, parallelism=2)
 
 
 # --- in-flight data -------------------------------------------------------------------------------
