@@ -20,6 +20,8 @@ class Existing:
     """NOT NULL, and nothing fills it."""
     is_computed: bool
     """The database computes it, and refuses a value."""
+    category: str = ""
+    """Kind of type, of which each is cast to any other; SQLite has none."""
 
 
 def columns_of(connection: Connection, name: SqlName) -> list[Existing]:
@@ -42,6 +44,7 @@ def columns_of(connection: Connection, name: SqlName) -> list[Existing]:
             type=_spelled(row.type),
             must_be_given=row.must and not row.filled,
             is_computed=row.computed,
+            category=row.category,
         )
         for row in found
     ]
@@ -89,8 +92,8 @@ def _spelled(found: str) -> str:
 _COLUMNS = text(
     """
     SELECT attname AS name, format_type(atttypid, atttypmod) AS type, attnotnull AS must,
-           atthasdef OR attidentity <> '' AS filled, attgenerated <> '' AS computed
-    FROM pg_attribute
+           atthasdef OR attidentity <> '' AS filled, attgenerated <> '' AS computed, typcategory AS category
+    FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
     WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
     ORDER BY attnum
     """

@@ -2,14 +2,16 @@
 
 ``<name>__dagster_ckpt_undo`` holds, for each publish, the rows that it changed as they were before it (keys that were
 not there: ``_dagster_ckpt_was`` is 0), and nothing for a publish that only appended.
-``<name>__dagster_ckpt_set_aside`` holds rows by key as it wrote them, which tells what others made of them, and other
-rows once they left the table in a roll-back; with it a publish is done again.
+``<name>__dagster_ckpt_set_aside`` holds rows as it wrote them, which tells what others made of them, and as they were
+when they left the table in a roll-back; with it a publish is done again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.sql.catalog import Existing
 from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath
 from dagster_ckpt.ext.sql.load import STAGED
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
@@ -34,12 +36,18 @@ class Images:
     def fit(self) -> None:
         """Give the side tables the table's columns."""
         columns = self._table.kept_columns()
+        if why := self.why_other_types():
+            raise InvalidRequest(why)
         for name in (self._undo, self._aside):
             if self._table.exists(name):
-                there = {column.name for column in self._table.columns(name)}
+                there = {column.name: column.type for column in self._table.columns(name)}
                 missing = {column.name: column.type for column in columns if column.name not in there}
                 self._table.add_columns(name, missing)
                 self._fill(name, missing)
+                for column in columns if self._is_postgres else ():
+                    if there.get(column.name, column.type) != column.type:
+                        changed = f"ALTER COLUMN {self._table.quoted(column.name)} TYPE {column.type}"
+                        self._table.execute(f"ALTER TABLE {self._table.table(name)} {changed}")
                 continue
             quoted = self._table.quoted
             self._table.execute(
@@ -49,6 +57,24 @@ class Images:
             self._table.execute(
                 f"CREATE INDEX {quoted(name.generated('_index'))} ON {self._table.table(name)} ({quoted(PUBLISH)})"
             )
+
+    def why_other_types(self) -> str:
+        """Return why what is kept is no value of a column that others gave another kind of type; empty: it is.
+
+        Where it is of one kind, what is kept is cast: a number that somebody made wider.
+        """
+        now = {column.name: column for column in self._table.kept_columns()}
+        for name in (self._undo, self._aside):
+            for was in self._table.columns(name):
+                column = now.get(was.name, was)
+                if column.category != was.category:
+                    change = f"ALTER COLUMN {self._table.quoted(was.name)} TYPE {was.type} USING ..."
+                    return (
+                        f"column {was.name!r} of table {self._table.name} was {was.type} and was made {column.type} by "
+                        f"somebody else: change it back (ALTER TABLE {self._table.table()} {change}), or change it in "
+                        f"{self._undo} and {self._aside} in the same way"
+                    )
+        return ""
 
     def keep(self, checkpoint: int, change: RowChange) -> None:
         """Write down the rows that the staged ones, or all new ones, are about to change."""
@@ -67,10 +93,12 @@ class Images:
                 )
                 self._keep_absent(checkpoint)
 
-    def keep_written(self, checkpoint: int) -> None:
-        """Write down the rows by key as a publish has left them."""
-        chosen = self._written_by(checkpoint, RowChange.UPSERTED)
-        self._copy(self._table.name, self._aside, checkpoint, chosen)
+    def keep_written(self, checkpoint: int, change: RowChange, columns: Sequence[str]) -> None:
+        """Write down the rows as a publish has left them; of appended ones the columns that were staged."""
+        if change is RowChange.APPENDED:
+            self._copy(STAGED, self._aside, checkpoint, columns=columns)
+        else:
+            self._copy(self._table.name, self._aside, checkpoint, self._written_by(checkpoint, change))
 
     def undo(self, checkpoint: int, change: RowChange) -> None:
         """Set aside what a publish wrote, and bring back what was there before it."""
@@ -89,8 +117,11 @@ class Images:
                 f"DELETE FROM {self._table.table()} AS {_T} {self._written_by(checkpoint, change)}"
             )
         self._bring(self._aside, checkpoint, "")
-        if change is not RowChange.UPSERTED:
-            self._delete(self._aside, checkpoint)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether nobody removed them."""
+        return self._table.exists(self._undo) and self._table.exists(self._aside)
 
     def kept(self, name: SqlName, publishes: Iterable[Publish]) -> dict[int, int]:
         """Return how many rows a side table keeps of publishes."""
@@ -135,32 +166,29 @@ class Images:
                 lost[publish.checkpoint_id] = (publish.rows or 0) - there_now
         return next(((one, n) for one, n in sorted(lost.items(), reverse=True) if n > 0), (0, 0))
 
-    def changed(self, written: Sequence[Publish], steps: UndoPath, touched: Sequence[Publish]) -> str:
+    def changed(self, written: Sequence[Publish], steps: UndoPath, columns: Collection[str]) -> str:
         """Return the row, shown after these steps, that is not as the newest of these publishes wrote it; empty: none.
 
-        ``touched``: publishes of whose keys it is.
+        ``columns``: those that are compared.
         """
-        ours, theirs = _numbers(written, RowChange.UPSERTED), _numbers(touched, RowChange.UPSERTED)
-        if not ours or not theirs:
+        there = {column.name for column in self._table.columns(self._aside)}
+        alike = [c.name for c in self._table.kept_columns() if c.name in there and c.name in columns]
+        if not written or not alike:
             return ""
         key = self._table.key
-        kept = {column.name: column.type for column in self._table.columns(self._aside)}
-        alike = [
-            column.name
-            for column in self._table.kept_columns()
-            if column.name not in key
-            and (kept.get(column.name) == column.type or (column.name in kept and not self._is_postgres))
-        ]
-        compared = ", ".join([self._table.list_of(key), *map(self._comparable, alike)])
-        newest = self._newest([(self._aside, ours[::-1])], {one: -at for at, one in enumerate(ours)})
-        # No join, nor an IN of which PostgreSQL makes one (it is compared with TRUE): databases would read all that is
-        # shown for every row, as SQLite makes no index of a query in two parts, and PostgreSQL expects one row.
+        compared = ", ".join(
+            self._table.quoted(name) if name in key else self._table.comparable(name) for name in alike
+        )
+        told = list(key) or alike[:3]
+        order = {one.checkpoint_id: -at for at, one in enumerate(written)}
+        newest = self._newest([(self._aside, order)], order)
+        # No join: databases would read all that is shown for every row, as SQLite makes no index of a query in two
+        # parts, and PostgreSQL expects one row.
         found = self._table.found(
-            f"SELECT {self._table.list_of(key)} FROM (SELECT {compared} FROM ({newest}) AS {_T} WHERE "
-            f"{self._is_in(self._table.table(self._undo), _one_of(theirs))} IS TRUE EXCEPT "
+            f"SELECT {self._table.list_of(told)} FROM (SELECT {compared} FROM ({newest}) AS {_T} EXCEPT "
             f"SELECT {compared} FROM ({self.query(steps)}) AS {_T}) AS {_O} LIMIT 1"
         )
-        return ", ".join(f"{k} = {v!r:.60}" for k, v in zip(key, found[0], strict=True)) if found else ""
+        return ", ".join(f"{k} = {v!r:.60}" for k, v in zip(told, found[0], strict=True)) if found else ""
 
     def query(self, steps: UndoPath) -> str:
         """Return the query of the rows that the table would show after these steps, with the columns it has now.
@@ -253,22 +281,19 @@ class Images:
 
     def _kept(self, source: SqlName, checkpoints: Collection[int]) -> str:
         """Return the query of what a side table keeps of publishes; columns it has not are null."""
-        there = {column.name for column in self._table.columns(source)}
+        there = {column.name: column.type for column in self._table.columns(source)}
         listed = ", ".join(
-            self._table.quoted(c.name)
-            if c.name in there
-            else f"{self._null(c.type)} AS {self._table.quoted(c.name)}"
+            self._cast(self._table.quoted(c.name) if c.name in there else "NULL", there.get(c.name), c)
             for c in self._table.kept_columns()
         )
         ours = self._table.list_of([PUBLISH, WAS])
         return f"SELECT {ours}, {listed} FROM {self._table.table(source)} WHERE {_one_of(checkpoints)}"
 
-    def _null(self, of: str) -> str:
-        return f"CAST(NULL AS {of})" if self._is_postgres else "NULL"
-
-    def _comparable(self, name: str) -> str:
-        column = self._table.quoted(name)  # as text: some types of PostgreSQL have no equality
-        return f"CAST({column} AS TEXT) AS {column}" if self._is_postgres else column
+    def _cast(self, value: str, was: str | None, column: Existing) -> str:
+        is_other = was != column.type and self._is_postgres
+        return (
+            f"{f'CAST({value} AS {column.type})' if is_other else value} AS {self._table.quoted(column.name)}"
+        )
 
     @property
     def _is_postgres(self) -> bool:
@@ -286,8 +311,18 @@ class Images:
                 f"{self._table.table()} AS {_O} WHERE {self._has_key_of(_O)})"
             )
 
-    def _copy(self, source: SqlName, target: SqlName, checkpoint: int, chosen: str = "") -> None:
-        quoted, listed = self._table.quoted, self._listed()
+    def _copy(
+        self,
+        source: SqlName,
+        target: SqlName,
+        checkpoint: int,
+        chosen: str = "",
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        quoted, listed = (
+            self._table.quoted,
+            self._listed() if columns is None else self._table.list_of(list(columns)),
+        )
         self._table.execute(
             f"INSERT INTO {self._table.table(target)} ({quoted(PUBLISH)}, {quoted(WAS)}, {listed}) "
             f"SELECT {int(checkpoint)}, 1, {listed} FROM {self._table.table(source)} AS {_T} {chosen}"

@@ -18,8 +18,9 @@ _OR = "keep the rows (roll_back_tables: false), or begin without state (restore_
 class OthersAtWork:
     """A table whose before-images are kept, in a transaction that reads it."""
 
-    def __init__(self, table: TableTransaction, tree: Tree, place: str) -> None:
-        self._tree, self._place, self._table = tree, place, table
+    def __init__(self, table: TableTransaction, tree: Tree, place: str, had: Collection[str]) -> None:
+        """``had``: columns that rows of the sink have had; others of the table are the user's own."""
+        self._tree, self._place, self._table, self._had = tree, place, table, had
         self._images = Images(table)
 
     def why_not(self, shown: int, head: int | None) -> str:
@@ -27,6 +28,10 @@ class OthersAtWork:
         steps = (way(self._tree, shown, head) if head != shown else None) or _STAY
         if why_other_key(self._place, steps, self._table.key):
             return ""  # there is no way, which is told of them all
+        if self._shown(shown) and not self._images.are_there:
+            return why_removed("tables with what its publishes have changed are gone", self._place)
+        if why := self._images.why_other_types():
+            return f"{why}, {_OR}"
         ways = {shown: _STAY, **({} if head is None or steps is _STAY else {head: steps})}
         for at, path in ways.items():
             number, rows = self._images.gone(self._shown(at), path)
@@ -41,18 +46,23 @@ class OthersAtWork:
         return [one for one in shown_publishes(self._tree, head) if not other_key([one], self._table.key)]
 
     def _why_changed(self, steps: UndoPath, head: int | None) -> str:
-        """Say so of a row that the way would overwrite, or bring back as our publishes never wrote it."""
+        """Say so of a row that the way would overwrite, or that would not be as our publishes wrote it."""
         newest = list(takewhile(lambda one: one.change is not RowChange.REPLACED, steps.undo))
-        if row := self._images.changed(newest, _STAY, newest):
-            there = self._table.name.with_suffix("set_aside")
+        is_by_key = all(one.change is RowChange.UPSERTED for one in newest)
+        all_columns = {column.name for column in self._table.columns()}
+        there = self._table.name.with_suffix("set_aside")
+        if row := self._images.changed(newest, _STAY, all_columns if is_by_key else self._had):
             return (
                 f"the row with {row} of {self._place} was changed by somebody else, which going back to {named(head)} "
                 f"would undo: give it the values again that {there} has, {_OR}"
             )
-        if row := self._images.changed(self._shown(head), steps, steps.undo):
+        shown = takewhile(
+            lambda one: not other_key([one], self._table.key), shown_publishes(self._tree, head)
+        )
+        if row := self._images.changed(list(shown), steps, self._had):
             return (
-                f"the row with {row} of {self._place} was changed by somebody else before a later publish, so that it "
-                f"is not kept as {named(head)} showed it: choose another checkpoint, {_OR}"
+                f"the row with {row} of {self._place} was changed by somebody else and would not be as {named(head)} "
+                f"showed it: give it the values again that {there} has, choose another checkpoint, {_OR}"
             )
         return ""
 
@@ -69,31 +79,36 @@ def why_other_key(place: str, steps: UndoPath, key: tuple[str, ...]) -> str:
     )
 
 
-def why_nameless(
-    place: str, publishes: Iterable[Publish], had: Collection[str], there: Collection[str]
+def why_columns_gone(
+    place: str, publishes: Iterable[Publish], had: Collection[str], table: TableTransaction, *, is_cut: bool
 ) -> str:
-    """Return why publishes cannot be undone in a table whose columns others renamed; empty: they can.
+    """Return why rows cannot be taken back, or a cut's be shown, in a table whose columns others renamed or removed.
 
     Rows are found by their key, and a column that is spelled another way is the side tables' own one to SQLite.
     """
+    there = {column.name for column in table.columns()}
     keys = {column for publish in publishes for column in publish.key or ()}
     spelled = {column.lower() for column in there}
     lost = sorted(one for one in {*had} - {*there} if one in keys or one.lower() in spelled)
-    if not lost:
-        return ""
-    return (
-        f"columns {lost}, by which the rows of {place} are taken back, were renamed or removed by somebody else: give "
-        "them their names again (ALTER TABLE ... RENAME COLUMN), keep the rows (roll_back_tables: false), or name "
-        "another table"
-    )
+    if lost:
+        return (
+            f"columns {lost}, by which the rows of {place} are taken back, were renamed or removed by somebody else: "
+            "give them their names again (ALTER TABLE ... RENAME COLUMN), keep the rows (roll_back_tables: false), or "
+            "name another table"
+        )
+    gone = sorted({*had} - there) if is_cut else []
+    return why_removed(f"columns {gone} are gone", place) if gone else ""
 
 
-def why_no_steps(table: TableTransaction, steps: UndoPath, place: str) -> str:
-    """Return why a way cannot be gone because somebody removed what it goes by; empty: it can."""
-    if table.exists() and (why := table.why_no_table(place)):
+def why_no_steps(table: TableTransaction, steps: UndoPath, had: Collection[str], place: str) -> str:
+    """Return why a way cannot be gone because of what somebody removed, or made of the table; empty: it can."""
+    if why := table.why_not_written(place, had):
         return why
-    lost = Images(table).incomplete(steps)
-    return "" if lost is None else why_removed(f"what checkpoint {lost} has changed is gone", place)
+    images = Images(table)
+    lost = images.incomplete(steps)
+    if lost is None:
+        return images.why_other_types()
+    return why_removed(f"what checkpoint {lost} has changed is gone", place)
 
 
 def why_removed(what: str, place: str) -> str:

@@ -32,6 +32,8 @@ from dagster_ckpt.ext.sql.names import SqlName
 from dagster_ckpt.spark.sink.port import SinkContext, SinkPosition
 
 _WORD, _PUBLISHES = "dagster_ckpt_positions", "dagster_ckpt_publishes"
+_VERSION = 2
+"""Of a publish as it is written down; 1: ``rows`` are those that were staged, of which some may have had one key."""
 _FORK = 0
 """Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
 
@@ -66,7 +68,7 @@ class Positions:
             Column("change", Text, nullable=False),
             Column("rows", BigInteger),
             Column("key_columns", Text),
-            Column("format_version", Integer, nullable=False, default=1),
+            Column("format_version", Integer, nullable=False, default=_VERSION),
         )
 
     # --- the position ---------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class Positions:
                 parent_through=row.parent_through,
                 through_batch=row.through_batch,
                 change=RowChange(row.change),
-                rows=row.rows,
+                rows=row.rows if row.format_version > 1 or not row.rows else None,
                 key=None if row.key_columns is None else tuple(parse_json(row.key_columns)),
             )
             for row in found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Connection
@@ -13,22 +14,21 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, first_steps, fork
-from dagster_ckpt.ext.sql.history import (
-    Publish,
-    RowChange,
-    is_below,
-    no_longer_needed,
-    way,
-    wrote_rows,
-)
+from dagster_ckpt.ext.sql.history import is_below, no_longer_needed, way, wrote_rows
 from dagster_ckpt.ext.sql.images import Images
-from dagster_ckpt.ext.sql.load import append, stage, upsert_staged
 from dagster_ckpt.ext.sql.names import SqlName
-from dagster_ckpt.ext.sql.others import OthersAtWork, why_nameless, why_no_steps, why_other_key, why_removed
+from dagster_ckpt.ext.sql.others import (
+    OthersAtWork,
+    why_columns_gone,
+    why_no_steps,
+    why_other_key,
+    why_removed,
+)
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.ext.sql.target import SqlTable as SqlTarget
+from dagster_ckpt.ext.sql.transaction import SqlTransaction
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
@@ -39,6 +39,7 @@ from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _FORGOTTEN = "publishes whose before-images are removed"
 
@@ -90,23 +91,33 @@ class SqlSink(StagedSink):
     def check(self, frame: DataFrame) -> None:
         """Compare the rows with the table, if it exists."""
         super().check(frame)
-        with self._database.reading() as connection:
-            had = self.positions.columns(connection)
-            self._table(connection).refuse_unfit(frame.schema, self.place, had)
+        self._refuse_unfit(frame.schema)
 
     def refuse_unfit(self, batches: Sequence[PreparedBatch]) -> None:
         """Compare the staged columns with the table as it is now."""
         schema = self._rows(batches).spark_schema
+        if schema is not None:
+            self._refuse_unfit(schema)
+
+    def _refuse_unfit(self, schema: StructType) -> None:
         with self._database.reading() as connection:
-            if schema is not None:
-                had = self.positions.columns(connection)
-                self._table(connection).refuse_unfit(schema, self.place, had)
+            table = self._table(connection)
+            table.refuse_unfit(schema, self.place, self.positions.columns(connection))
+            if self.keeps_before_images and (why := Images(table).why_other_types()):
+                raise InvalidRequest(why)
 
     @contextmanager
     def exclusively(self) -> Iterator[StepTarget]:
         """Begin a transaction that holds the position's row."""
         with self._database.transaction() as connection:
-            yield SqlTransaction(self, connection, self._shown(connection, self.positions.lock(connection)))
+            yield SqlTransaction(
+                self._table(connection),
+                self.positions,
+                self._shown(connection, self.positions.lock(connection)),
+                place=self.place,
+                keeps_before_images=self.keeps_before_images,
+                why_no_way=partial(self.why_no_way_in, connection),
+            )
 
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Carry out one step in a transaction of its own."""
@@ -140,12 +151,13 @@ class SqlSink(StagedSink):
                 "again (restore_from: none)"
             )
         if (found := way(tree, before.head, head)) is not None:
-            table = self._table(connection)
-            if (why := why_no_steps(table, found, self.place)) or cut is not None:
-                return why or why_other_key(self.place, found, self.context.key)
-            there = {column.name for column in table.columns()}
-            had = self.positions.columns(connection)
-            return why_nameless(self.place, (*found.undo, *found.redo), had, there)
+            table, had = self._table(connection), self.positions.columns(connection)
+            if why := why_no_steps(table, found, had, self.place):
+                return why
+            if cut is not None and (why := why_other_key(self.place, found, self.context.key)):
+                return why
+            steps = (*found.undo, *found.redo)
+            return why_columns_gone(self.place, steps, had, table, is_cut=cut is not None)
         return (
             f"{self.place} shows {named(before.head)}, and the rows between it and {named(head)} are not kept: "
             "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
@@ -168,17 +180,14 @@ class SqlSink(StagedSink):
         with self._database.reading() as connection:
             tree, table = self.positions.tree(connection), self._table(connection)
             had = self.positions.columns(connection)
-            there = {column.name for column in table.columns()}
-            if why := why_nameless(self.place, tree.values(), had, there):
+            if why := why_columns_gone(self.place, tree.values(), had, table, is_cut=True):
                 return why
-            if lost := had - there:
-                return why_removed(f"columns {sorted(lost)} are gone", self.place)
             has_to_show = had and not self.context.is_complete and wrote_rows(tree, before.head)
             if has_to_show and not table.has_rows():
                 return why_removed(f"all rows up to checkpoint {before.head} are gone", self.place)
             if not self.keeps_before_images:
                 return ""
-            return OthersAtWork(table, tree, self.place).why_not(before.head, cut.snapshot.head)
+            return OthersAtWork(table, tree, self.place, had).why_not(before.head, cut.snapshot.head)
 
     def _why_foreign(self) -> str:
         with self._database.reading() as connection:
@@ -287,9 +296,10 @@ class SqlSink(StagedSink):
                 f"{self.place} shows checkpoint {now}, and what it would take to show {wanted} is not kept: load a "
                 "newer checkpoint, or the newest rows"
             )
-        if why := why_other_key(self.place, steps, self.context.key):
+        images = Images(self._table(connection))
+        if why := why_other_key(self.place, steps, self.context.key) or images.why_other_types():
             raise InvalidRequest(why)
-        return Images(self._table(connection)).query(steps)
+        return images.query(steps)
 
     def describe(self) -> SinkDescription:
         """Return the description of the table's columns."""
@@ -305,95 +315,6 @@ class SqlSink(StagedSink):
             version="" if position.head is None else str(position.head),
             details={"before-images": "kept" if self.keeps_before_images else "not kept"},
         )
-
-
-class SqlTransaction:
-    """One transaction of the sink."""
-
-    def __init__(self, sink: SqlSink, connection: Connection, position: SinkPosition | None) -> None:
-        self._sink, self._connection, self._position = sink, connection, position
-        self._table = TableTransaction(connection, sink.name, sink.context.key)
-
-    def position(self) -> SinkPosition | None:
-        """Return the position that the transaction holds."""
-        return self._position
-
-    def commit(self, rows: StagedRows, position: SinkPosition) -> str:
-        """Write rows and position; the transaction's end makes both visible."""
-        schema, columns = rows.spark_schema, None
-        if schema is not None and position.head is not None:
-            had = self._sink.positions.columns(self._connection)
-            self._table.fit(schema, self._sink.place, had, with_checkpoints=self._has_marks)
-            usual = RowChange.UPSERTED if self._table.key else RowChange.APPENDED
-            change = RowChange.REPLACED if rows.replaces else usual
-            columns = had.union(schema.names) if len(rows) else None
-            self._write(rows, position.head, change, had)
-            if self._sink.keeps_before_images:
-                self._note(position, change, len(rows))
-        self._sink.positions.write(self._connection, position, columns)
-        self._position = position
-        return "" if position.head is None else str(position.head)
-
-    def why_no_way(self, before: SinkPosition | None, cut: SinkCut | None) -> str:
-        """Say so where a before-image on the way was not kept."""
-        return self._sink.why_no_way_in(self._connection, before, cut)
-
-    def go_to(self, before: SinkPosition, head: int | None) -> SinkPosition:
-        """Undo and redo publishes until the table shows what it showed at ``head``."""
-        steps = way(self._sink.positions.tree(self._connection), before.head, head)
-        if steps is None:
-            raise Corrupt(f"{self._sink.place}: publishes between {before.head} and {head} are gone")
-        Images(self._table).fit()
-        for publish in steps.undo:
-            self._images_of(publish).undo(publish.checkpoint_id, publish.change)
-        for publish in steps.redo:
-            self._images_of(publish).redo(publish.checkpoint_id, publish.change)
-        self._position = replace(before, head=head, through_batch=steps.through_batch)
-        return self._position
-
-    def _images_of(self, publish: Publish) -> Images:
-        """Return the side tables by the key that the publish went by."""
-        key = self._table.key if publish.key is None else publish.key
-        return Images(TableTransaction(self._connection, self._table.name, key))
-
-    @property
-    def _has_marks(self) -> bool:
-        return self._sink.keeps_before_images and not self._table.key
-
-    def _write(self, rows: StagedRows, checkpoint: int, change: RowChange, had: frozenset[str]) -> None:
-        reader = rows.reader()
-        if self._table.key:
-            stage(self._table, reader)
-        if self._sink.keeps_before_images:
-            images = Images(self._table)
-            images.fit()
-            images.keep(checkpoint, change)
-        if change is RowChange.REPLACED:
-            self._table.execute(f"DELETE FROM {self._table.table()}")
-        if self._table.key:
-            there = [column.name for column in self._table.kept_columns()]
-            upsert_staged(
-                self._table, names := reader.schema.names, [c for c in there if c in had - {*names}]
-            )
-        else:
-            append(self._table, reader, marks={CHECKPOINT: checkpoint} if self._has_marks else {})
-        if self._sink.keeps_before_images and change is RowChange.UPSERTED:
-            Images(self._table).keep_written(checkpoint)
-
-    def _note(self, position: SinkPosition, change: RowChange, rows: int) -> None:
-        before = self._position
-        publish = Publish(
-            checkpoint_id=position.head or 0,
-            parent=before.head if before is not None else None,
-            parent_through=before.through_batch if before is not None else None,
-            through_batch=position.through_batch,
-            change=change,
-            key=self._table.key,
-            rows=self._table.count() if change is RowChange.REPLACED else rows,
-        )
-        if change is RowChange.UPSERTED:
-            publish = replace(publish, rows=Images(self._table).written(publish))
-        self._sink.positions.add(self._connection, publish)
 
 
 def _heads(position: SinkPosition, needed: Sequence[TableSnapshot]) -> list[int | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, inspect
@@ -12,12 +13,16 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.catalog import Existing, columns_of, kind_of, unique_keys
 from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
+from dagster_ckpt.ext.sql.triggers import WAY_OUT, Trigger, triggers_of, why_not_as_written
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHECKPOINT = f"{RESERVED}checkpoint"
 """Column of appended rows whose before-images are kept: the checkpoint that published them."""
+_ROWS = f"{RESERVED}wanted_rows"
+_WANTED = SqlName(schema="", name=f"{RESERVED}wanted")
+"""Temporary table: what the table has to show after a roll-back, where triggers may make something else of it."""
 
 
 class TableTransaction:
@@ -84,6 +89,50 @@ class TableTransaction:
         """Words before ``SELECT`` of an INSERT: what PostgreSQL numbers by itself takes a number that is given."""
         return "OVERRIDING SYSTEM VALUE " if self.dialect.name == "postgresql" else ""
 
+    @cached_property
+    def triggers(self) -> list[Trigger]:
+        """The table's triggers, as the transaction finds them first."""
+        return triggers_of(self.connection, self.name) if self.exists() else []
+
+    def comparable(self, name: str) -> str:
+        """Return a column as values are compared: as text in PostgreSQL, of which some types have no equality."""
+        column = self.quoted(name)
+        return f"CAST({column} AS TEXT) AS {column}" if self.dialect.name == "postgresql" else column
+
+    def refuse_missing(self, wanted: str, columns: Iterable[str]) -> None:
+        """Raise InvalidRequest where the table lacks a row that this query finds, which was written to it."""
+        listed = ", ".join(map(self.comparable, columns))
+        if self.found(
+            f"SELECT {listed} FROM ({wanted}) AS {_ROWS} EXCEPT SELECT {listed} FROM {self.table()} LIMIT 1"
+        ):
+            self.refuse_as_written()
+
+    def copied(self, query: str) -> str:
+        """Return the name of a temporary table with the rows that a query finds."""
+        copy = self.table(_WANTED)
+        on_commit = " ON COMMIT DROP" if self.dialect.name == "postgresql" else ""
+        self.execute(f"CREATE TEMPORARY TABLE {copy}{on_commit} AS {query}")
+        return copy
+
+    def refuse_other_than(self, wanted: str, columns: Collection[str]) -> None:
+        """Raise InvalidRequest where the table has not exactly the rows of this one, which is removed."""
+        self.refuse_missing(f"SELECT * FROM {wanted}", columns)
+        if self.count() != self.value(f"SELECT count(*) FROM {wanted}"):
+            self.refuse_as_written()
+        self.execute(f"DROP TABLE {wanted}")
+
+    def refuse_as_written(self) -> None:
+        """Raise InvalidRequest: the table has not the rows that were written to it."""
+        by = (
+            f"trigger {' or '.join(repr(one.name) for one in self.triggers)}"
+            if self.triggers
+            else "a constraint"
+        )
+        raise InvalidRequest(
+            f"{by} of table {self.name} has dropped or changed rows that were written to it, nothing was changed: "
+            f"{WAY_OUT}"
+        )
+
     # --- compared and changed -------------------------------------------------------------------------------
 
     def refuse_unfit(
@@ -96,7 +145,7 @@ class TableTransaction:
         wanted = column_types(self.dialect, place, schema)
         if not self.exists():
             return wanted
-        if why := self.why_no_table(place):
+        if why := self.why_not_written(place, schema.names):
             raise InvalidRequest(why)
         existing = {column.name: column for column in self.columns()}
         called = {name.lower(): name for name in existing}
@@ -182,12 +231,16 @@ class TableTransaction:
                     "the type it had, or name another table"
                 )
 
-    def why_no_table(self, place: str) -> str:
-        """Return why what has the table's name takes no rows; empty: it is a table."""
-        kind = kind_of(self.connection, self.name)
-        if kind == "table":
+    def why_not_written(self, place: str, columns: Collection[str]) -> str:
+        """Return why rows with these columns would not be there as they are written; empty: nothing is known to."""
+        if not self.exists():
             return ""
-        return f"{place} is a {kind}, and rows are written to a table: name the one that it shows, SqlTable(url, name)"
+        kind = kind_of(self.connection, self.name)
+        if kind != "table":
+            shows = "name the one that it shows, SqlTable(url, name)"
+            return f"{place} is a {kind}, and rows are written to a table: {shows}"
+        why = why_not_as_written(self.connection, self.name, columns)
+        return why and f"{place} {why}"
 
     def _refuse_without_unique_key(self, place: str) -> None:
         if not self.key:
