@@ -37,7 +37,7 @@ from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import WriterNotes, WriterPatch, refuse_connect, speak
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.runtime.record_store import NOBODY, RecordStore
-from dagster_ckpt.spark.java.sessions import progress_since
+from dagster_ckpt.spark.java.sessions import log_each_error_once, progress_since
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
 from dagster_ckpt.spark.snapshot.row_counts import note_late
 from dagster_ckpt.spark.stage_report import BatchMeter
@@ -159,6 +159,8 @@ class Attachment:
         self._process = os.getpid()
         self._patch = WriterPatch(self._starting)
         self._is_over = False
+        self.is_quiet = False
+        """How the program ends is told in a sentence, and Java's pages of it are left out."""
 
     # --- begin and end ----------------------------------------------------------------------------------------
 
@@ -187,9 +189,7 @@ class Attachment:
 
     def _put_back(self, record: CoordinatorRecord | None, restore_from: str) -> None:
         options = None if self._launching is None else self._launching.restore
-        if (
-            options is None or options.restore_from == Latest()
-        ):  # of a run: go on in the queries' own directories
+        if options is None or options.restore_from == Latest():  # of a run: queries go on where they are
             options = RestoreOptions.of(restore_from=restore_from) if restore_from else None
             root = f"attach-{restore_from}" if restore_from else ""
         else:
@@ -244,8 +244,7 @@ class Attachment:
         self._attempt.close()
         if self._launching is not None:
             self._launching.ended()
-        close: Callable[[], None] = getattr(self._deployment.store, "close")  # noqa: B009 - of SQL stores
-        close()
+        getattr(self._deployment.store, "close")()  # noqa: B009 - of SQL stores
 
     # --- queries ----------------------------------------------------------------------------------------------
 
@@ -299,9 +298,8 @@ class Attachment:
 
     def _keep(self, stage: AttachedStage | None, *, in_place_of: str) -> None:
         if self._program.stage(in_place_of) != stage:
-            self._program = (
-                self._program.without(in_place_of) if stage is None else self._program.with_stage(stage)
-            )
+            known = self._program
+            self._program = known.without(in_place_of) if stage is None else known.with_stage(stage)
             self._directory.save(self._program)
         self._attempt.change(self._program)
 
@@ -324,6 +322,8 @@ class Attachment:
             self._say((f"stage {stage.uid}: its checkpointLocation is on no local disk: {NO_PART}",))
             self._keep(None, in_place_of=stage.uid)
             return
+        if self.is_quiet and not self._queries:
+            log_each_error_once(frame.sparkSession)
         self._queries[StageUid(stage.uid)] = query
         self._meters[StageUid(stage.uid)] = BatchMeter()
         self._were_there.add(stage.uid)

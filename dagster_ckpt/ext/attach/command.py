@@ -18,6 +18,9 @@ from dagster_ckpt.ext.attach.idle import DEFAULTS, snapshot_of_idle
 from dagster_ckpt.ext.attach.program import ProgramDirectory
 from dagster_ckpt.ext.attach.restore import ProgramRestore
 from dagster_ckpt.ext.attach.rewriting import adopted_program
+from dagster_ckpt.spark.java.process import configures_logging, without_chatter
+from dagster_ckpt.spark.java.sessions import keep_errors_off_the_console
+from dagster_ckpt.spark.plan.errors import end_of_program
 
 
 @command("run", short_help="a program, its streaming queries attached")
@@ -68,13 +71,20 @@ def run(
     )
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).resolve().parent))
+    attached.is_quiet = not configures_logging({})
+    if attached.is_quiet:
+        keep_errors_off_the_console()
     try:
-        runpy.run_path(program, run_name="__main__")
+        with without_chatter({}):
+            runpy.run_path(program, run_name="__main__")
     except BaseException as error:
         if attached.was_stopped and isinstance(error, KeyboardInterrupt):
             return  # the signal that ends a program which does not end by itself
-        attached.failed(error)
-        raise
+        told = end_of_program(error, called="_run_code") if isinstance(error, Exception) else None
+        attached.failed(told or error)
+        if told is None or told is error:
+            raise
+        raise told from error
 
 
 run.context_settings["ignore_unknown_options"] = True

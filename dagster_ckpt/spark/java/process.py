@@ -145,15 +145,19 @@ def beside_arguments(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def of_this_start(settings: Mapping[str, str]) -> Iterator[None]:
-    """Let a Spark that is started inside import pyspark from its package, not from a zip, and start without chatter.
-
-    Eight lines that ask for nothing leave the console, where nobody has configured Java's logging.
-    """
+    """Let a Spark that is started inside import pyspark from its package, not from a zip, and start without chatter."""
     paths = os.pathsep.join([str(_WORKER_START), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with _variable("PYTHONPATH", paths), without_chatter(settings):
+        yield
+
+
+@contextlib.contextmanager
+def without_chatter(settings: Mapping[str, str]) -> Iterator[None]:
+    """Keep eight lines of a Spark's start off the console, where nobody has configured Java's logging."""
     options = os.environ.get(_OPTIONS, "")
     if not configures_logging(settings):
         options = f"{options} -Dlog4j2.configurationFile={_LOGGING.as_uri()}".strip()
-    with _variable("PYTHONPATH", paths), _variable(_OPTIONS, options):
+    with _variable(_OPTIONS, options):
         yield
 
 

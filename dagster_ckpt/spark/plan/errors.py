@@ -48,6 +48,7 @@ _RAISED = re.compile(r"^(?=\S)(?!File )(?P<said>[\w.]+(?:: .*)?)$", re.MULTILINE
 _CONDITION = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\] (?P<said>[^\n]*)")
 _READ = re.compile(r"while reading file (?P<file>\S+?)\.?\s*(?:SQLSTATE|$)")
 """Which file Spark read, in a condition before the one that says what was wrong with it."""
+_QUERY = re.compile(r"Identifier: (\S+) \[id = ")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 _LIBRARIES = tuple(str(folder) for folder in (*sysconfig.get_paths().values(), Path(__file__).parents[2]))
 
@@ -72,6 +73,26 @@ def understood(stage: StageDefinition, error: BaseException, *, title: str = "")
     if is_no_aggregation(text):
         return InvalidRequest(_no_aggregation(stage, name))
     return _from_python_worker(text, name) or _from_spark(error, text, name)
+
+
+def end_of_program(error: Exception, *, called: str) -> CheckpointError:
+    """Return the end of a program that starts its queries itself in one sentence, the user's own line first.
+
+    ``called``: name of the function that ran its code.
+    """
+    if isinstance(error, CheckpointError):
+        return error
+    if is_java_gone(error):
+        return Unavailable(JAVA_GONE)
+    text, _, query = str(error).partition("=== Streaming Query ===")
+    at, said = _raised_in_worker(text) or ("", "")
+    conditions = [found["said"] for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
+    if not at and conditions:
+        said = _SQLSTATE.sub("", conditions[-1]).strip().rstrip(";.")
+    at = at or _own_line(error, called)
+    said = said or f"{type(error).__name__}: {text.strip().partition(chr(10))[0]}"
+    named = _QUERY.search(query)
+    return StageFailed(f"{at}: {said}".removeprefix(": ") + (f" (query {named[1]})" if named else ""))
 
 
 def is_no_aggregation(text: str) -> bool:
@@ -176,11 +197,11 @@ def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError |
     return StageFailed(f"{name}: {said}; {GOES_ON}")
 
 
-def _own_line(error: BaseException) -> str:
-    """Return the innermost line of the stage's function, where calling it raised ``error``; empty: it did not."""
+def _own_line(error: BaseException, called: str = "call_stage") -> str:
+    """Return the innermost line of the user's code, where calling it raised ``error``; empty: it did not."""
     frames = traceback.extract_tb(error.__traceback__)
-    called = next((i for i, frame in enumerate(frames) if frame.name == "call_stage"), None)
-    own = [] if called is None else [f for f in frames[called + 1 :] if not f.filename.startswith(_LIBRARIES)]
+    call = next((i for i, frame in enumerate(frames) if frame.name == called), None)
+    own = [] if call is None else [f for f in frames[call + 1 :] if not f.filename.startswith(_LIBRARIES)]
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}, `{own[-1].line}`" if own else ""
 
 

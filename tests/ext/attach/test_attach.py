@@ -809,7 +809,11 @@ def test_a_program_in_dagster_is_run_and_put_back_and_told_of(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("raise ValueError('no such topic')", dg.DagsterRunStatus.FAILURE, "ValueError: no such topic"),
+        (
+            "raise ValueError('no such topic')",
+            dg.DagsterRunStatus.FAILURE,
+            "job.py:1 in <module>, `raise ValueError('no such topic')`: ValueError: no such topic",
+        ),
         ("pass", dg.DagsterRunStatus.SUCCESS, ""),
     ],
 )

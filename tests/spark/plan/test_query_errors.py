@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt import InvalidRequest, spark_sink, spark_stage
 from dagster_ckpt.errors import CheckpointError, Unavailable
-from dagster_ckpt.spark.plan.errors import StageFailed, row_error, understood
+from dagster_ckpt.spark.plan.errors import StageFailed, end_of_program, row_error, understood
 from dagster_ckpt.spark.session import without_java
 from tests.root import ROOT
 
@@ -98,6 +98,52 @@ def test_an_error_of_a_query_is_one_sentence(
     stage: Any, text: str, kind: type[CheckpointError], said: str
 ) -> None:
     told = understood(stage, RuntimeError(text))
+    assert type(told) is kind
+    assert str(told) == said
+
+
+MALFORMED = 'The value \'ann\' of the type "STRING" cannot be cast to "INT" because it is malformed'
+IN_PROGRAM = "=== Streaming Query ===\nIdentifier: totals [id = 7, runId = 8]\n"
+
+
+def calls_program(error: Exception) -> None:
+    _program(error)
+
+
+def _program(error: Exception) -> None:
+    raise error
+
+
+LINE = _program.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            RuntimeError(PROXY + WORKER + IN_PROGRAM),
+            StageFailed,
+            "/home/ann/shop/rates.py:7 in rate, `return rates[currency]`: KeyError: 'EUR' (query totals)",
+        ),
+        (
+            RuntimeError(PROXY + CAST + IN_PROGRAM),
+            StageFailed,
+            f"{__file__}:{LINE} in _program, `raise error`: {MALFORMED} (query totals)",
+        ),
+        (
+            ValueError("no such topic\nof many"),
+            StageFailed,
+            f"{__file__}:{LINE} in _program, `raise error`: ValueError: no such topic",
+        ),
+        (InvalidRequest("as it is"), InvalidRequest, "as it is"),
+    ],
+)
+def test_the_end_of_a_program_is_one_sentence(
+    error: Exception, kind: type[CheckpointError], said: str
+) -> None:
+    with pytest.raises(type(error)) as raised:
+        calls_program(error)
+    told = end_of_program(raised.value, called="calls_program")
     assert type(told) is kind
     assert str(told) == said
 
