@@ -103,7 +103,11 @@ class Images:
     def undo(self, checkpoint: int, change: RowChange) -> None:
         """Set aside what a publish wrote, and bring back what was there before it."""
         chosen = self._written_by(checkpoint, change)
-        if change is not RowChange.UPSERTED:
+        if change is RowChange.UPSERTED:
+            # A row that others removed does not come back, so this publish is not done again: ``incomplete``.
+            lost = f"{self._is_of(checkpoint)} AND {self._is_in(self._table.table())} IS NOT TRUE"
+            self._table.execute(f"DELETE FROM {self._table.table(self._aside)} AS {_T} WHERE {lost}")
+        else:
             self._delete(self._aside, checkpoint)
             self._copy(self._table.name, self._aside, checkpoint, chosen)
         self._table.execute(f"DELETE FROM {self._table.table()} AS {_T} {chosen}")
