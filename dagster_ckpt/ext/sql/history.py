@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+CHANGED = -1
+"""Rows of a publish that left as others had made them: it is not done again."""
+
 
 class RowChange(StrEnum):
     """Change of the rows that were there, by a publish."""

@@ -130,6 +130,8 @@ def _why_put_back(note: PublishedNote | None, called: str, sink: Sink, position:
         return ""
     if note.place and not same_place(note.place, sink.place):
         raise in_another_table(called, note.place)
+    if position is None and (why := sink.cannot_roll_back(None)):
+        raise InvalidRequest(f"{called}: {why}")  # it is another pipeline's by now
     at = "nothing" if shown is None else f"checkpoint {shown}"
     return (
         f"{called} shows {at}, but checkpoint {note.checkpoint_id} was published to it: it was put back to an older "

@@ -21,7 +21,7 @@ from dagster_ckpt.ext.sql.sink import SqlSink
 from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.committables import prepared_batches
 from dagster_ckpt.spark.sink.phases import preparing
-from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut
+from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
 from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
@@ -474,6 +474,9 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
     assert other.position() is None
     with pytest.raises(InvalidRequest, match="'shop'"):
         other.take_over()
+    note_published(tmp_path / "stage", other.place, SinkPosition(lineage="first", epoch=1, head=1))
+    with pytest.raises(InvalidRequest, match="is written by pipeline 'shop': give"):  # not: it was put back
+        position_of(other, tmp_path / "stage")
     SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
     with pytest.raises(Fenced):
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
