@@ -146,10 +146,15 @@ def _fill(target: TableTransaction, source: TableTransaction, steps: UndoPath) -
             images.undo(publish.checkpoint_id, publish.change)
         for publish in steps.redo:
             images.redo(publish.checkpoint_id, publish.change)
-    listed = target.list_of([column.name for column in target.kept_columns() if column.name in columns])
+    taken = [column.name for column in target.kept_columns() if column.name in columns]
+    if why := target.why_not_written(str(target.name), taken):
+        raise InvalidRequest(why)
+    listed = target.list_of(taken)
     target.execute(
         f"INSERT INTO {target.table()} ({listed}) {target.even_identities}SELECT {listed} FROM {shown.table()}"
     )
+    if target.triggers:
+        target.refuse_other_than(shown.table(), taken)
 
 
 def _copy(source: TableTransaction, name: SqlName, suffix: str) -> None:

@@ -115,11 +115,10 @@ class TableTransaction:
         return copy
 
     def refuse_other_than(self, wanted: str, columns: Collection[str]) -> None:
-        """Raise InvalidRequest where the table has not exactly the rows of this one, which is removed."""
+        """Raise InvalidRequest where the table has not exactly the rows of this one, by these columns."""
         self.refuse_missing(f"SELECT * FROM {wanted}", columns)
         if self.count() != self.value(f"SELECT count(*) FROM {wanted}"):
             self.refuse_as_written()
-        self.execute(f"DROP TABLE {wanted}")
 
     def refuse_as_written(self) -> None:
         """Raise InvalidRequest: the table has not the rows that were written to it."""

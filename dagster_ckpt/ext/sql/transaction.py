@@ -75,6 +75,7 @@ class SqlTransaction:
             self._images_of(publish).redo(publish.checkpoint_id, publish.change)
         if wanted is not None:
             self._table.refuse_other_than(wanted, had)
+            self._table.execute(f"DROP TABLE {wanted}")
         self._position = replace(before, head=head, through_batch=steps.through_batch)
         return self._position
 

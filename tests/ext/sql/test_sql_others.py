@@ -132,6 +132,20 @@ def test_a_restore_of_which_the_database_would_make_something_else_is_refused(
     assert sorted(run_sql("SELECT k, v FROM orders")) == [(1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("kind", [*TOLD.values(), *NOT_TOLD.values()])
+def test_a_fork_of_which_the_database_would_make_something_else_is_refused(
+    url: str, tmp_path: Path, run_sql: Run, kind: tuple[str, str]
+) -> None:
+    _made(url, run_sql, kind)
+    context = context_in(tmp_path, FIRST, key=("k",), name="origin")
+    origin = SqlSink(SqlTable(url), context)
+    origin.publish([staged(context.work_dir, 1, LONGS, [(1, -1), (2, 2)])], permit(1))
+    fork = SqlSink(SqlTable(url), context_in(tmp_path, FIRST, pipeline="fork", key=("k",)))
+    with pytest.raises(InvalidRequest, match=r"'one'|rule|ON CONFLICT"):
+        fork.fork(cut_at(origin, 1))
+    assert run_sql("SELECT k FROM orders") == []
+
+
 @pytest.mark.parametrize("key", [(), ("k",)])
 @pytest.mark.parametrize("kind", HARMLESS.values(), ids=HARMLESS)
 def test_triggers_that_leave_the_rows_as_they_are_may_be_there_also_at_a_restore(
