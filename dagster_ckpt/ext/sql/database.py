@@ -155,13 +155,8 @@ class Database:
         if open_one is not None:
             yield open_one
             return
-        with self._connected() as connection:
-            try:
-                yield connection
-            except Exception as error:
-                if _is_of_driver(error):
-                    raise self._classified(error) from error
-                raise
+        with self._connected() as connection, self._classifying():
+            yield connection
 
     def _open(self) -> Connection | None:
         step = _OPEN.get()
@@ -170,19 +165,24 @@ class Database:
     @contextmanager
     def at_one_moment(self) -> Iterator[Connection]:
         """Give a connection that changes nothing, and whose statements all find one state of the database."""
-        with self._connected() as connection:
+        with self._connected() as connection, self._classifying():
             try:
                 if connection.dialect.name == "sqlite":
                     connection.exec_driver_sql("BEGIN")
                 else:
                     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 yield connection
-            except Exception as error:
-                if _is_of_driver(error):
-                    raise self._classified(error) from error
-                raise
             finally:
                 _rolled_back(connection)
+
+    @contextmanager
+    def _classifying(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if _is_of_driver(error):
+                raise self._classified(error) from error
+            raise
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

@@ -103,11 +103,7 @@ class Images:
     def undo(self, checkpoint: int, change: RowChange) -> None:
         """Set aside what a publish wrote, and bring back what was there before it."""
         chosen = self._written_by(checkpoint, change)
-        if change is RowChange.UPSERTED:
-            # A row that others removed does not come back, so this publish is not done again: ``incomplete``.
-            lost = f"{self._is_of(checkpoint)} AND {self._is_in(self._table.table())} IS NOT TRUE"
-            self._table.execute(f"DELETE FROM {self._table.table(self._aside)} AS {_T} WHERE {lost}")
-        else:
+        if change is not RowChange.UPSERTED:
             self._delete(self._aside, checkpoint)
             self._copy(self._table.name, self._aside, checkpoint, chosen)
         self._table.execute(f"DELETE FROM {self._table.table()} AS {_T} {chosen}")
@@ -121,6 +117,16 @@ class Images:
                 f"DELETE FROM {self._table.table()} AS {_T} {self._written_by(checkpoint, change)}"
             )
         self._bring(self._aside, checkpoint, "")
+
+    def is_as_written(self, publish: Publish, columns: Collection[str]) -> bool:
+        """Tell whether the table, which shows it last, has its rows as it wrote them, by these columns."""
+        alike = self._alike(columns)
+        listed = ", ".join(map(self._table.comparable, alike)) or "1"
+        chosen = self._written_by(publish.checkpoint_id, publish.change)
+        return not self._table.found(
+            f"SELECT {listed} FROM {self._table.table(self._aside)} WHERE {self._is_of(publish.checkpoint_id)} EXCEPT "
+            f"SELECT {listed} FROM {self._table.table()} AS {_T} {chosen} LIMIT 1"
+        )
 
     @property
     def are_there(self) -> bool:
@@ -175,8 +181,7 @@ class Images:
 
         ``columns``: those that are compared.
         """
-        there = {column.name for column in self._table.columns(self._aside)}
-        alike = [c.name for c in self._table.kept_columns() if c.name in there and c.name in columns]
+        alike = self._alike(columns)
         if not written or not alike:
             return ""
         key = self._table.key
@@ -223,6 +228,10 @@ class Images:
 
     def _listed(self) -> str:
         return self._table.list_of([column.name for column in self._table.kept_columns()])
+
+    def _alike(self, columns: Collection[str]) -> list[str]:
+        there = {column.name for column in self._table.columns(self._aside)}
+        return [c.name for c in self._table.kept_columns() if c.name in there and c.name in columns]
 
     def _counts(self, query: str) -> dict[int, int]:
         return {int(of): int(rows) for of, rows in self._table.found(query) if of is not None}

@@ -75,16 +75,12 @@ class Positions:
 
     def read(self, connection: Connection) -> SinkPosition | None:
         """Return the position; None when this pipeline never wrote the table."""
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
-            return None
-        row = connection.execute(self._mine()).one_or_none()
+        row = self._row(connection)
         return None if row is None or self._why_foreign(row) else _position(row)
 
     def why_foreign(self, connection: Connection) -> str:
         """Return why this pipeline may not write the table, which another one writes; empty: it may."""
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
-            return ""
-        row = connection.execute(self._mine()).one_or_none()
+        row = self._row(connection)
         return "" if row is None else self._why_foreign(row)
 
     def lock(self, connection: Connection) -> SinkPosition | None:
@@ -93,7 +89,7 @@ class Positions:
         Raises InvalidRequest when the table belongs to another pipeline.
         """
         self._create(connection)
-        row = connection.execute(self._mine().with_for_update()).one_or_none()
+        row = self._row(connection, is_locked=True)
         if row is None:
             return None
         if why := self._why_foreign(row):
@@ -103,17 +99,13 @@ class Positions:
 
     def lock_any(self, connection: Connection) -> SinkPosition | None:
         """Return the table's position, whichever pipeline writes it, and let nobody change it meanwhile."""
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
-            return None
-        row = connection.execute(self._mine().with_for_update()).one_or_none()
+        row = self._row(connection, is_locked=True)
         return None if row is None else _position(row)
 
     def columns(self, connection: Connection) -> frozenset[str]:
         """Return the columns that rows of the sink have had; others of the table are the user's own."""
-        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
-            return frozenset()
-        found = connection.execute(self._mine()).one_or_none()
-        return frozenset() if found is None else frozenset(parse_json(found.columns))
+        row = self._row(connection)
+        return frozenset() if row is None else frozenset(parse_json(row.columns))
 
     def write(
         self, connection: Connection, position: SinkPosition, columns: Collection[str] | None = None
@@ -200,8 +192,11 @@ class Positions:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
-    def _mine(self) -> Any:
-        return select(self._positions).where(self._positions.c.table_name == self._name.compared)
+    def _row(self, connection: Connection, *, is_locked: bool = False) -> Any:
+        if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):
+            return None
+        mine = select(self._positions).where(self._positions.c.table_name == self._name.compared)
+        return connection.execute(mine.with_for_update() if is_locked else mine).one_or_none()
 
     def _create(self, connection: Connection) -> None:
         if connection.dialect.name == "postgresql":

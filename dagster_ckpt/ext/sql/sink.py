@@ -224,10 +224,11 @@ class SqlSink(StagedSink):
         return super().collect_garbage(needed, waiting) + self._forget(needed)
 
     def upkeep(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
-        """Return the publishes that no way needs."""
-        return (
-            (Upkeep(what=_FORGOTTEN, files=len(self._unneeded(needed))),) if self.keeps_before_images else ()
-        )
+        """Return the publishes no way needs; none where no cut says how far back a checkpoint in progress may go."""
+        if not self.keeps_before_images:
+            return ()
+        is_known = any(snapshot.head is not None for snapshot in needed)
+        return (Upkeep(what=_FORGOTTEN, files=len(self._unneeded(needed)) if is_known else 0),)
 
     def maintain(self, needed: Sequence[TableSnapshot]) -> Sequence[Upkeep]:
         """Forget them, with what they changed."""
@@ -237,21 +238,17 @@ class SqlSink(StagedSink):
         return found
 
     def _unneeded(self, needed: Sequence[TableSnapshot]) -> set[int]:
-        """Return the publishes no cut needs; none where no cut says how far back a checkpoint in progress may go."""
-        if not any(snapshot.head is not None for snapshot in needed):
-            return set()
         with self._database.reading() as connection:
             position, tree = self.positions.read(connection), self.positions.tree(connection)
         return set() if position is None else no_longer_needed(tree, _heads(position, needed))
 
     def _forget(self, needed: Sequence[TableSnapshot]) -> int:
-        with self._database.reading() as connection:
-            position, tree = self.positions.read(connection), self.positions.tree(connection)
-        if position is None or not no_longer_needed(tree, _heads(position, needed)):
+        if not self._unneeded(needed):
             return 0
         with self._database.transaction() as connection:
-            position = self.positions.lock(connection) or position
-            done = no_longer_needed(self.positions.tree(connection), _heads(position, needed))
+            position = self.positions.lock(connection)
+            tree = self.positions.tree(connection)
+            done = set() if position is None else no_longer_needed(tree, _heads(position, needed))
             self.positions.forget(connection, done)
             return Images(self._table(connection)).forget(done)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.ext.sql.history import CHANGED, Publish, RowChange, UndoPath, way
+from dagster_ckpt.ext.sql.history import CHANGED, Publish, RowChange, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, append_staged, drop_staged, stage, upsert_staged
 from dagster_ckpt.ext.sql.positions import Positions
@@ -63,13 +63,11 @@ class SqlTransaction:
         images = Images(self._table)
         images.fit()
         had = self._positions.columns(self._connection)
-        others = [one for one in steps.undo if one.change is not RowChange.UPSERTED]
-        # Elsewhere this was refused; rows by key come back as they were written.
-        if head is None and images.changed(others, UndoPath((), (), None), had):
-            for publish in others:
-                self._positions.add(self._connection, replace(publish, rows=CHANGED))
         wanted = self._table.copied(images.query(steps)) if self._table.triggers else None
         for publish in steps.undo:
+            # Where rows are to be shown others' changes were refused before.
+            if head is None and not self._images_of(publish).is_as_written(publish, had):
+                self._positions.add(self._connection, replace(publish, rows=CHANGED))
             self._images_of(publish).undo(publish.checkpoint_id, publish.change)
         for publish in steps.redo:
             self._images_of(publish).redo(publish.checkpoint_id, publish.change)

@@ -258,6 +258,7 @@ class Shared(Table):
 @example(done=[("publish", 0), ("keep", 0), ("delete", 0), ("publish", 1), ("nothing", 0), ("back", 0)])
 @example(done=[("publish", 0), ("nothing", 0), ("rename_column", 0), ("back", 0)])
 @example(done=[("publish", 0), ("update", 0), ("nothing", 0), ("back", 0)])
+@example(done=[("publish", 0), ("update", 0), ("publish", 2), ("publish", 0), ("nothing", 0), ("back", 1)])
 @given(done=steps(tuple(OTHERS)))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]
