@@ -192,6 +192,18 @@ class Others:
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(40))
 @example(done=[("publish", 0), ("publish", 0), ("mapped", 0), ("back", 0)])
+@example(done=[("publish", 0), ("nothing", 0), ("put_back", 1), ("publish", 0)])
+@example(
+    done=[
+        ("publish", 0),
+        ("publish", 1),
+        ("back", 0),
+        ("put_back", 2),
+        ("publish", 2),
+        ("back", 0),
+        ("publish", 3),
+    ]
+)
 @given(done=steps(OTHERS))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]

@@ -94,6 +94,11 @@ class Engine(Generic[V]):
         if mark is not None:
             raise InvalidRequest(self.names.why_foreign(mark, self.place))
 
+    def refuse_put_back(self, version: V) -> None:
+        """Raise InvalidRequest where somebody else brought back rows that this sink had taken back."""
+        if why := version.why_put_back():
+            raise InvalidRequest(why)
+
     def take_over(self, attempt: AttemptId) -> None:
         """Fence older attempts."""
 
@@ -101,6 +106,7 @@ class Engine(Generic[V]):
             version = self.own(attempt)
             if version is not None:
                 self.refuse_foreign(version)
+                self.refuse_put_back(version)
                 self.fence(version, attempt)
 
         self.repeat(step)
@@ -120,6 +126,8 @@ class Engine(Generic[V]):
 
         def step() -> Published | AlreadyPublished:
             version = self.newest(attempt, reads_on=True)
+            if version is not None:
+                self.refuse_put_back(version)
             new = not_shown(version.position if version is not None else None, batches)
             if not batches_with_rows(new):
                 if version is not None:

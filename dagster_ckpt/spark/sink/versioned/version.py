@@ -215,6 +215,32 @@ class Version(ABC):
         above = self._looked.theirs
         return above.number if above is not None else self.mark.theirs
 
+    def why_put_back(self) -> str:
+        """Return why what readers see cannot be gone on from; empty: it can.
+
+        Somebody else brought back rows that a restore of ours had taken back: their batches have the numbers of
+        those that were staged since, which would pass for shown.
+        """
+        state, shown = self._looked.newest, self._looked.shown
+        if state is None or shown is None or shown.mark is None or shown.mark.head is None:
+            return ""
+        newest = state.number
+        while state is not None:
+            if state.number == shown.number:
+                return ""
+            if state.mark is not None and self.is_ours(state) and state.mark.head is None:
+                break
+            below = state.parent if state.brings is None else state.brings
+            if below is None:
+                break
+            state = self.state(below)
+        else:
+            return ""  # those in between were expired
+        return (
+            f"table {self.place} was put back by somebody else to {self.word} {shown.number}, whose rows a restore of "
+            f"this pipeline had taken back: put it back to {self.word} {newest}, or restore a snapshot (restore_from)"
+        )
+
     def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
         """Return the mark of a commit by this attempt on top of this version."""
         said: dict[str, Any] = {"pipeline": self.names.pipeline, "sink": self.names.uid}
