@@ -189,6 +189,7 @@ OF_THE_API = {
     "minPauseBetweenCheckpoints": CHECKPOINTING + "min-pause",
     "tolerableCheckpointFailureNumber": CHECKPOINTING + "tolerable-failed-checkpoints",
     "failOnCheckpointingErrors": CHECKPOINTING + "tolerable-failed-checkpoints",
+    "failTaskOnCheckpointError": CHECKPOINTING + "tolerable-failed-checkpoints",
     "externalizedCheckpointCleanup": CHECKPOINTING + "externalized-checkpoint-retention",
     "checkpointRetentionPolicy": CHECKPOINTING + "externalized-checkpoint-retention",
     "enableUnalignedCheckpoints": CHECKPOINTING + "unaligned.enabled",

@@ -80,6 +80,10 @@ from dagster_ckpt.errors import InvalidRequest
         ),
         ({"state.checkpoints.dir": "s3://b"}, "`state.checkpoints.dir` says where checkpoints live: give"),
         ({"state.backend": "rocksdb"}, "`state.backend` is not supported: Spark's stateStore.providerClass"),
+        (
+            {"failTaskOnCheckpointError": False},
+            "`failTaskOnCheckpointError`: did you mean `tolerable_failed_checkpoints`\\?$",
+        ),
         ({"forceCheckpointing": True}, "`forceCheckpointing` is not supported: for loops in the graph"),
         (
             {"max_parallelism": 128},
