@@ -29,7 +29,6 @@ from dagster_ckpt import (
     spark_source,
 )
 from dagster_ckpt.ext.upgrade_plan.rebuild import Rebuilding
-from dagster_ckpt.ext.upgrade_plan.upgrade import LOWEST
 from dagster_ckpt.operations.readers.load_table import load_table
 from dagster_ckpt.programs import run_epoch
 
@@ -105,7 +104,7 @@ def epochs_of(base: Path) -> list[float]:
 def rebuilt(base: Path, running: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Rebuild the last stage beside the process that runs the pipeline."""
     alone = epochs_of(base)[2:]
-    os.nice(LOWEST)
+    os.nice(19)  # as `dagster-ckpt upgrade` does
     with SESSION.process_config_and_initialize_cm() as session:
         rebuilding = Rebuilding.of(
             five(base / "rows", "max"),

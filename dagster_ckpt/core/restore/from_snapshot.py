@@ -9,7 +9,7 @@ from typing import assert_never
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.location import location_of
+from dagster_ckpt.core.location import location_of, same_place
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.properties import CheckpointProperties, restored_properties
 from dagster_ckpt.core.restore.choice import (
@@ -41,7 +41,10 @@ def purpose_for(
     """Return whether the loaded snapshot goes on or branches off; a fork is tried again from where it has got to."""
     if facts.is_called(metadata.pipeline):
         return RestorePurpose.IN_PLACE
-    return RestorePurpose.FORK if load.origin is Origin.STORE else asked  # a fork's store has its beginning
+    base = None if facts.line is None else facts.line.base
+    is_beginning = base is not None and same_place(base.location.uri, load.location.uri)
+    # A fork's store has its beginning while that is retained; its line has it for longer.
+    return RestorePurpose.FORK if load.origin is Origin.STORE or is_beginning else asked
 
 
 def restore_of(

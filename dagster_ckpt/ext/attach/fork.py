@@ -56,12 +56,16 @@ def forked(
     for those not in ``keeps``, or reads its table as a part of something else.
     """
     fork = AttachedProgram(tables=str(tables), keeps=keeps, begins_with=begins_with)
-    stages = tuple(in_fork(stage, fork, places, stage.checkpoint_location) for stage in original.stages)
-    fork = fork.model_copy(update={"stages": stages})
-    for stage in stages:
-        fork = fork.with_stage(
-            stage.model_copy(update={"reads": tuple(fork.moved.get(one, one) for one in stage.reads)})
-        )
+    for stage in original.stages:
+        location = stage.checkpoint_location if not original.tables else stage.origin
+        made = in_fork(stage, fork, places, location)
+        if made.came_from:
+            text = stage.came_from or stage.writes
+            made = made.model_copy(update={"came_from": text, "copied_from": stage.writes})
+        fork = fork.with_stage(made)
+    for stage in fork.stages:
+        reads = tuple(fork.copied.get(one, one) for one in stage.reads)
+        fork = fork.with_stage(stage.model_copy(update={"reads": reads}))
     for stage in fork.stages:
         refuse_reader(stage, fork)
     return fork
@@ -91,7 +95,7 @@ def in_fork(stage: AttachedStage, fork: AttachedProgram, places: Path, location:
 
 def refuse_reader(stage: AttachedStage, fork: AttachedProgram) -> None:
     """Raise InvalidRequest where a stage reads the original's table, which the fork's query of it does not write."""
-    for place in fork.moved:
+    for place in {**fork.moved, **fork.copied}:
         if meet(place, stage.reads):
             raise InvalidRequest(
                 f"stage {stage.uid} of the fork would read the original's {place}: a fork sends those readers "
@@ -99,16 +103,18 @@ def refuse_reader(stage: AttachedStage, fork: AttachedProgram) -> None:
             )
 
 
-def bring(stage: AttachedStage, built: Path, moved: Mapping[str, str]) -> None:
+def bring(stage: AttachedStage, built: Path, copied: Mapping[str, str]) -> None:
     """Have a fork's table hold the files of the cut, and the logs of a built directory name its places.
+
+    ``copied``: its tables by the places that they were copied from.
 
     Raises Corrupt, InvalidRequest where the original no longer has them: nothing of it was changed.
     """
     for log in (*(built / "query" / "sources").glob("*/*"), *(built / SINK_FOLDER).glob("*")):
-        _name_places(log, moved)
-    if not stage.came_from:
+        _name_places(log, copied)
+    if not stage.copied_from:
         return
-    original, table = Path(stage.came_from), Path(stage.writes)
+    original, table = Path(stage.copied_from), Path(stage.writes)
     if stage.sink == "delta":
         _bring_versions(original, table, DeltaPosition.at_cut(built).version)
         return
@@ -124,21 +130,21 @@ def bring(stage: AttachedStage, built: Path, moved: Mapping[str, str]) -> None:
         link_or_copy(there[0], file)
 
 
-def _name_places(log: Path, moved: Mapping[str, str]) -> None:
-    """Name files of moved folders where they are now, in a log of Spark's with one file a line."""
+def _name_places(log: Path, copied: Mapping[str, str]) -> None:
+    """Name files of copied folders where they are now, in a log of Spark's with one file a line."""
     lines = log.read_text(encoding="utf-8").split("\n")
-    named = [_named(line, moved) for line in lines]
+    named = [_named(line, copied) for line in lines]
     if named != lines:
         log.unlink()  # it may be a hard link to the snapshot's
         log.write_text("\n".join(named), encoding="utf-8")
 
 
-def _named(line: str, moved: Mapping[str, str]) -> str:
+def _named(line: str, copied: Mapping[str, str]) -> str:
     entry: dict[str, Any] = parse_json(line) if line.startswith("{") else {}
     found = _FILE.fullmatch(str(entry.get("path", "")))
     if found is None:
         return line
-    for before, now in moved.items():
+    for before, now in copied.items():
         parts, depth = found[2].split("/"), before.count("/") + 1
         if unquote("/".join(parts[:depth])) == before and len(parts) > depth:
             path = "/".join([_as_java_spells(now), *parts[depth:]])

@@ -27,6 +27,8 @@ class AttachedStage(Record):
     """Of a fork's: the one that the program's text gives the query; empty: it gives none, or this is no fork."""
     came_from: str = ""
     """Of a fork's: the table in the program's text; ``writes`` is the fork's own."""
+    copied_from: str = ""
+    """Of a fork's: the table of the program that the fork was made of."""
     sink: str
     """The writer's format, or ``foreachBatch``, ``foreach``."""
     writes: str = ""
@@ -62,6 +64,11 @@ class AttachedProgram(Record):
     def moved(self) -> dict[str, str]:
         """Tables of a fork by the places they have in the program's text."""
         return {stage.came_from: stage.writes for stage in self.stages if stage.came_from}
+
+    @property
+    def copied(self) -> dict[str, str]:
+        """The same by the places of the program that the fork was made of, which its snapshots name."""
+        return {stage.copied_from: stage.writes for stage in self.stages if stage.copied_from}
 
     def stage(self, uid: str) -> AttachedStage | None:
         """Return a stage, or None."""

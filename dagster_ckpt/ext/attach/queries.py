@@ -121,6 +121,7 @@ class Queries:
             ),
             likeness=likeness,
             formerly=() if known is None else _former(known, likeness),
+            copied_from="" if known is None else known.copied_from,
         )
         if now.program.tables:
             stage = in_fork(stage, now.program, self.lasting, location)

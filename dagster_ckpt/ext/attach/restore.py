@@ -160,7 +160,7 @@ class ProgramRestore:
             keeps = not self.options.roll_back_tables or uid in self.options.keep_rows_of
             built = self._built(source, match, stage, keeps=keeps)
             if program.tables and not keeps:
-                bring(stage, built, program.moved)
+                bring(stage, built, program.copied)
             readers = program.readers_of(stage)
             back = None if keeps else planned_return(stage, match.snapshot, built, readers)
             returns += [] if back is None else [back]

@@ -11,9 +11,6 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipelines_kn
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest
 
-LOWEST = 19
-"""Priority of the process (niceness): what anybody else has to do goes first."""
-
 
 @command("upgrade", short_help="rebuild one stage beside the running pipeline")
 @click.argument("pipeline", shell_complete=pipelines_known)
@@ -51,7 +48,7 @@ def upgrade(
         raise InvalidRequest("give the changed code: -f FILE, -m MODULE or -w WORKSPACE")
     declared = declared_in(code, pipeline_id(pipeline))
     assert declared is not None
-    os.nice(LOWEST)  # before Java starts: the deployed pipeline, maybe on this machine, keeps its processors
+    os.nice(19)  # before Java starts: the deployed pipeline, maybe on this machine, keeps its processors
     keys = sorted(declared.resource_keys)
     with resources_in(code, epoch_job_name(declared.name), [COORDINATOR_KEY, SPARK_KEY, *keys]) as found:
         rebuilding = Rebuilding.of(

@@ -455,6 +455,12 @@ def test_a_fork_tried_again_goes_on_where_it_is_or_begins_once_more() -> None:
     assert purpose_for(RestorePurpose.IN_PLACE, load, own, begun) is RestorePurpose.IN_PLACE
     assert purpose_for(RestorePurpose.FORK, load, origin, again) is RestorePurpose.FORK
     assert purpose_for(RestorePurpose.IN_PLACE, load, origin, begun) is RestorePurpose.FORK
+    # Its beginning has left retention: it is named by its place.
+    later = facts(checkpoints=[known(40)], line=begun.line)
+    named = choose(known(31).location.uri, later)
+    assert isinstance(named, FromSnapshot)
+    assert named.origin is Origin.OUTSIDE
+    assert purpose_for(RestorePurpose.IN_PLACE, named, origin, later) is RestorePurpose.FORK
     with pytest.raises(InvalidRequest, match=r"a snapshot of 'flights' itself.*restore it without fork"):
         restore(own, load=load, given=begun, asked=RestorePurpose.FORK)
 

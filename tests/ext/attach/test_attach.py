@@ -231,7 +231,7 @@ def test_a_delta_table_goes_back_and_forgets_the_batches_that_are_replayed(tmp_p
     saved = StageSnapshot(uid="s", parallelism=1, batch_id=1, query_id="query")
     sink = stage("s", sink="delta", writes=str(table))
     fork = stage("s", sink="delta", writes=str(tmp_path / "fork")).model_copy(
-        update={"came_from": str(table)}
+        update={"copied_from": str(table)}
     )
     bring(fork, built, {})
     of_fork = DeltaTable(fork.writes)
@@ -278,6 +278,10 @@ def test_a_fork_refuses_what_would_meet_the_original(tmp_path: Path) -> None:
         fork_of(stage("all", reads=("/lake",), sink="console"), table)
     reader, moved = fork_of(stage("one", reads=("/lake/t",), sink="console"), table).stages
     assert reader.reads == (moved.writes,) == (str(tmp_path / "tables" / "table"),)
+    again = {"places": tmp_path / "b", "tables": tmp_path / "again", "begins_with": "file:///t"}
+    reader, twice = forked(AttachedProgram(tables="/x", stages=(reader, moved)), keeps=(), **again).stages
+    assert (twice.came_from, twice.copied_from, twice.origin) == ("/lake/t", moved.writes, "/q/table")
+    assert reader.reads == (twice.writes,) == (str(tmp_path / "again" / "table"),)
 
 
 @pytest.mark.parametrize(
