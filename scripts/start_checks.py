@@ -12,7 +12,8 @@ A run is refused before anything is changed, with one sentence that says what is
 in their order, each with what it compares and its sentence; the first that holds is told.
 By `python -m scripts.start_checks`.
 
-What a decorator can see is refused while the code is imported.
+What a decorator can see is refused while the code is imported; there `dg launch` prints Dagster's trace, which no
+library can shorten.
 
 `dagster-ckpt check -f code.py` asks the first three parts of every pipeline, without Java and without a run;
 `dg check defs` tells the first, and warns of the second.

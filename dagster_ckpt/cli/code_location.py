@@ -224,7 +224,8 @@ def _loaded(path: Path, folder: Path) -> ModuleType:
         return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.exists():
-        raise InvalidRequest(f"{path} is no Python file")
+        what = "is no Python file" if path.exists() else "is not there"
+        raise InvalidRequest(f"{path} {what}: give the file that has the pipeline's code")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -255,6 +255,19 @@ _OPTIONS: Sequence[Callable[[Any], Any]] = (
 )  # fmt: skip
 
 
+class _Command(click.Command):
+    """Command whose argument PIPELINE is no option, which somebody gives it as to the others."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = {one.name for one in self.params if isinstance(one, click.Argument)}
+            if error.option_name in ("-p", "--pipeline") and "pipeline" in names:
+                raise click.UsageError(f"name the pipeline without {error.option_name}", ctx) from error
+            raise
+
+
 def command(name: str, *, short_help: str | None = None) -> Callable[[Command], click.Command]:
     """Make a function ``(work, …) -> exit code`` a command with locations, ``--json`` and exit codes."""
 
@@ -292,7 +305,7 @@ def command(name: str, *, short_help: str | None = None) -> Callable[[Command], 
         decorated: Any = run
         for option in reversed(_OPTIONS):
             decorated = option(decorated)
-        made: click.Command = click.command(name, short_help=short_help)(decorated)
+        made: click.Command = click.command(name, cls=_Command, short_help=short_help)(decorated)
         return made
 
     return wrap

@@ -163,7 +163,11 @@ def test_code_that_is_not_there_or_lacks_the_job_is_named(run: Program, tmp_path
     assert "give one of" in run.bare("savepoint", "sales", "-f", FILE, "-m", "x", code=2).stderr
     assert "not both" in run.bare("savepoint", "sales", "-f", FILE, "--url", "http://x", code=2).stderr
     assert "cannot be imported" in run.bare("savepoint", "sales", "-m", "no_such_module_here", code=2).stderr
-    assert "is no Python file" in run.bare("savepoint", "sales", "-f", "nowhere.py", code=2).stderr
+    assert "name the pipeline without -p" in run.bare("savepoint", "-p", "sales", "-f", FILE, code=2).stderr
+    assert (
+        "nowhere.py is not there: give the file"
+        in run.bare("savepoint", "sales", "-f", "nowhere.py", code=2).stderr
+    )
     assert "no Dagster workspace" in run.bare("savepoint", "sales", "-w", "nowhere.yaml", code=2).stderr
     (tmp_path / "grpc.yaml").write_text("load_from:\n  - grpc_server:\n      port: 4000\n")
     assert "grpc_server" in run.bare("savepoint", "sales", "-w", str(tmp_path / "grpc.yaml"), code=2).stderr
