@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+AS_WRITTEN = {"datetimeRebaseMode": "CORRECTED", "parquet.filter.dictionary.enabled": "false"}
+"""Options under which Spark finds in Parquet files what is there: dates before 1582 as they are, and by a condition
+that is pushed down zeros of both signs. By a group's list of values it passes over one that has only the other sign.
+"""
 TEMPORARY_PREFIX = ".tmp-"
 _BATCH_FOLDER = re.compile(r"batch-(\d{10})-[0-9a-f]{12}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)

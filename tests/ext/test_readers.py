@@ -32,6 +32,7 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
@@ -341,6 +342,19 @@ def test_a_condition_hides_no_row_that_spark_has_written(spark: SparkSession, tm
         permit = CommitPermit(context.pipeline, FIRST.epoch, CheckpointId(1), object(), lineage=FIRST.lineage)
         sink.publish(batches, permit)
         kind.asked(sink)
+
+
+def test_a_condition_of_spark_finds_zeros_of_both_signs(spark: SparkSession, tmp_path: Path) -> None:
+    """By a file's list of values Spark passed over all rows with the other sign: in tables and between stages."""
+    table = written(Delta, tmp_path / "table", ()).rows()
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"ratio": [-0.0] * 9}), path)
+    between_stages = read_rows(spark, [path], spark.read.parquet(str(path)).schema)
+    for rows in (table.to_spark(spark), between_stages):
+        for said in ("ratio = 0.0", "ratio = -0.0D", "ratio IN (0.0, 7.0)", "ratio >= 0.0 AND ratio < 1.0"):
+            right = rows.localCheckpoint().where(said).count()
+            assert right
+            assert rows.where(said).count() == right
 
 
 def test_times_without_a_zone_are_as_they_are_in_a_session_of_any_zone(

@@ -14,7 +14,7 @@ from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.cluster.counted import numbers_of
-from dagster_ckpt.spark.files import DataFile, spark_path
+from dagster_ckpt.spark.files import AS_WRITTEN, DataFile, spark_path
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -111,7 +111,7 @@ def _is_good(footer: pq.FileMetaData) -> bool:
 
 def read_in_order(written: DataFrame, root: Path, files: Iterable[DataFile]) -> DataFrame:
     """Return rows that were written to these files, in their order: a reader of all begins with the greatest."""
-    reader = written.sparkSession.read.schema(written.schema).option("datetimeRebaseMode", "CORRECTED")
+    reader = written.sparkSession.read.schema(written.schema).options(**AS_WRITTEN)
     return reduce(
         lambda one, other: one.union(other), (reader.parquet(spark_path(root / f.name)) for f in files)
     )

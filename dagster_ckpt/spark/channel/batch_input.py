@@ -18,7 +18,7 @@ from dagster_ckpt.spark.channel.positions import channel_positions
 from dagster_ckpt.spark.channel.schema import arrow_schema, conformed, parsed_schema
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
-from dagster_ckpt.spark.files import spark_path
+from dagster_ckpt.spark.files import AS_WRITTEN, spark_path
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 
@@ -50,7 +50,7 @@ def read_rows(
         )
         return _of_tasks(spark, len(paths), task, schema, "" if firsts is None else PLACE)
     options = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
-    reader = spark.read.options(**options, datetimeRebaseMode="CORRECTED").schema(schema)
+    reader = spark.read.options(**options, **AS_WRITTEN).schema(schema)
     rows = reader.parquet(*map(spark_path, paths))
     if firsts is None:
         return rows

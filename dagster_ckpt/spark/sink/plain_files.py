@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import parsed_schema
-from dagster_ckpt.spark.files import spark_path, spark_uri
+from dagster_ckpt.spark.files import AS_WRITTEN, spark_path, spark_uri
 from dagster_ckpt.spark.quoting import quoted, text_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_AS_WRITTEN = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
-"""Dates before 1582 are what the files say, whoever wrote them."""
+_OPTIONS = {**AS_WRITTEN, "int96RebaseMode": "CORRECTED"}
+"""Whoever wrote the files."""
 _GLOBS = frozenset("*?[]{}\\,")
 
 
@@ -59,9 +59,10 @@ class PlainFiles:
             )
         there = parsed_schema(self.row_schema).names
         [part] = self.parts
+        options = {"mergeSchema": "true", **_OPTIONS}
         return (
             f"{_select(wanted, there, {})} FROM parquet.{quoted(self._pattern(part))} "
-            "WITH ('mergeSchema' = 'true', 'datetimeRebaseMode' = 'CORRECTED', 'int96RebaseMode' = 'CORRECTED')"
+            f"WITH ({', '.join(f'{text_literal(k)} = {text_literal(v)}' for k, v in options.items())})"
         )
 
     def _pattern(self, part: FilesOfPartition) -> str:
@@ -85,7 +86,7 @@ def _frame_of(spark: SparkSession, part: FilesOfPartition, schema: StructType) -
     from pyspark.sql.types import StructType
 
     stored = StructType([column for column in schema.fields if column.name not in part.values])
-    found = spark.read.options(**_AS_WRITTEN).schema(stored).parquet(*map(spark_path, part.paths))
+    found = spark.read.options(**_OPTIONS).schema(stored).parquet(*map(spark_path, part.paths))
     if not part.values:
         return found
     return found.selectExpr(

@@ -31,6 +31,7 @@ from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
 from dagster_ckpt.ext.spark_pipelines.left.source_order import PlannedSource
 from dagster_ckpt.ext.spark_pipelines.schemas import columns_of_text
 from dagster_ckpt.spark.channel.positions import parsed_position
+from dagster_ckpt.spark.files import AS_WRITTEN
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class ParquetLeft:
         Raises InvalidRequest for columns the project no longer has, Corrupt for a file that is gone.
         """
         wanted = self._rows_in_files(schema)
-        return spark.read.schema(schema).parquet(str(self.folder)), wanted
+        return spark.read.options(**AS_WRITTEN).schema(schema).parquet(str(self.folder)), wanted
 
     def _rows_in_files(self, schema: StructType) -> int:
         wanted = {column.name: column.dataType for column in schema.fields}
@@ -280,9 +281,8 @@ def _read(
     from pyspark.sql.types import StructType
 
     plain = StructType([column for column in schema.fields if column.name not in without])
-    reader = spark.read.schema(plain).option(
-        "recursiveFileLookup", "true"
-    )  # no columns made of folders' names
+    # No columns are made of folders' names.
+    reader = spark.read.options(**AS_WRITTEN, recursiveFileLookup="true").schema(plain)
     return reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths))
 
 
