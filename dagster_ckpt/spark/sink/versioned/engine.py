@@ -95,7 +95,7 @@ class Engine(Generic[V]):
             raise InvalidRequest(self.names.why_foreign(mark, self.place))
 
     def refuse_put_back(self, version: V) -> None:
-        """Raise InvalidRequest where somebody else brought back rows that this sink had taken back."""
+        """Raise InvalidRequest where somebody else put the table back to before a restore of this pipeline."""
         if why := version.why_put_back():
             raise InvalidRequest(why)
 

@@ -218,17 +218,17 @@ class Version(ABC):
     def why_put_back(self) -> str:
         """Return why what readers see cannot be gone on from; empty: it can.
 
-        Somebody else brought back rows that a restore of ours had taken back: their batches have the numbers of
-        those that were staged since, which would pass for shown.
+        Somebody else put the table back to before a restore of ours: since that batches have the numbers of those that
+        are shown now, and would pass for them.
         """
         state, shown = self._looked.newest, self._looked.shown
         if state is None or shown is None or shown.mark is None or shown.mark.head is None:
             return ""
-        newest = state.number
+        newest, through = state.number, _last_batch(shown.mark)
         while state is not None:
             if state.number == shown.number:
                 return ""
-            if state.mark is not None and self.is_ours(state) and state.mark.head is None:
+            if state.mark is not None and self.is_ours(state) and _last_batch(state.mark) < through:
                 break
             below = state.parent if state.brings is None else state.brings
             if below is None:
@@ -237,8 +237,8 @@ class Version(ABC):
         else:
             return ""  # those in between were expired
         return (
-            f"table {self.place} was put back by somebody else to {self.word} {shown.number}, whose rows a restore of "
-            f"this pipeline had taken back: put it back to {self.word} {newest}, or restore a snapshot (restore_from)"
+            f"table {self.place} was put back by somebody else to {self.word} {shown.number}, of before a restore of "
+            f"this pipeline: put it back to {self.word} {newest}, or restore a snapshot (restore_from)"
         )
 
     def next_mark(self, attempt: AttemptId, **changes: Any) -> Mark:
@@ -325,6 +325,10 @@ def refuse_gone(place: str, added: Iterable[str], had: Collection[str]) -> None:
             "dropped, and would be made again without their values. Give it its name again, add it, or write to "
             "another table"
         )
+
+
+def _last_batch(mark: Mark) -> int:
+    return -1 if mark.through_batch is None else mark.through_batch
 
 
 def _chain(states: dict[int, State], number: int | None) -> Iterator[State]:
