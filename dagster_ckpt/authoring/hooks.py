@@ -27,7 +27,7 @@ class StageContext:
     hooks: Mapping[str, Any] = field(default_factory=dict)
     """The pipeline's hooks of this attempt, by uid."""
     state: Any = None
-    """The stage's own object, as the checkpoint had it (``state=``); with lists a tuple, an object a subtask."""
+    """The stage's own object (``state=``); with lists a tuple, an object a subtask."""
 
 
 DEFAULT_TIMEOUT = 60.0
