@@ -27,6 +27,7 @@ from dagster_ckpt.testing.sinks.base import FIRST
 from dagster_ckpt.testing.sinks.run import context_in
 from dagster_ckpt.testing.sinks.values import BEYOND_YEARS, NO_UTF8, RARE_TYPES
 from tests.contract.test_kafka_sink import committed
+from tests.progress import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,9 @@ class TestKafkaValues(ValueContract):
         return KafkaSink(KafkaTopic(self._servers, f"values-{abs(hash(context.table_dir))}"), context)
 
     def shown_values(self, sink: Sink) -> dict[str, Any]:
-        ((_, value),) = committed(self._servers, sink.place.rpartition("/")[2])
+        topic = sink.place.rpartition("/")[2]
+        # A broker answers a commit before it has written its mark into every partition.
+        ((_, value),) = wait_until(lambda: committed(self._servers, topic), "the message is shown")
         row: dict[str, Any] = json.loads(value)
         return {name: [*part.items()] if part == {} else part for name, part in row.items()}
 
