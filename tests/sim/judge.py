@@ -12,7 +12,7 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.runtime.files import handles_of
 from dagster_ckpt.spark.snapshot.upload import handles_in_manifest
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
-from tests.sim.outside import TABLES, Row, Table
+from tests.sim.outside import Row, Table
 from tests.sim.queries import KEYS
 from tests.sim.scheduler import current
 
@@ -47,6 +47,8 @@ class Judge:
     """Branches that rows come by; each has rows of its own."""
     stages: Collection[str]
     storages: Mapping[str, MemoryCheckpointStorage]
+    tables: Mapping[str, Table]
+    """By the uid of their sink."""
     note: Callable[[str], None]
     finding: str = ""
     """The first thing that may not be; empty: nothing was found."""
@@ -114,7 +116,7 @@ class Judge:
         if record["epoch"] < before.get("epoch", 0):
             raise self.found(f"epoch {record['epoch']} wrote behind {before['epoch']}")
         here = current()
-        if here is not None and here.process.name.startswith("run-") and record["owner"] != here.process.name:
+        if here is not None and here.process.is_run and record["owner"] != here.process.name:
             raise self.found(f"{here.process.name} wrote what is {record['owner']}'s")
         self.savepoints |= {one["checkpoint_id"] for one in record.get("savepoints", ())}
         if lost := self.savepoints - {one["checkpoint_id"] for one in self.snapshots}:
@@ -135,7 +137,7 @@ class Judge:
             raise self.found(f"readers are led to checkpoint {shown['checkpoint_id']}, which is not complete")
         known = self.known.get(shown["checkpoint_id"] or 0)
         for uid, said in shown["tables"].items():
-            table, head = TABLES[uid], said["head"]
+            table, head = self.tables[uid], said["head"]
             if head is None or known is None:
                 continue
             of = [

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.sim.scheduler import EPOCH, Scheduler, Thread, current
-from tests.sim.threads import Condition, Event, Inline, Lock, Queue, RLock
+from tests.sim.threads import Condition, Event, Inline, Lock, ModuleLock, Queue, RLock
 
 
 class _Module(ModuleType):
@@ -81,6 +81,7 @@ _FACTORIES: dict[Any, Any] = {
     queue.Queue: Queue,
     random.Random: None,
 }
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _FILE_CALLS = ("replace", "link", "unlink", "rename")
 
 
@@ -103,6 +104,8 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
                     put(module, name, fakes[value])
                 elif value is ThreadPoolExecutor:
                     put(module, name, Inline)
+                elif isinstance(value, _LOCKS):
+                    put(module, name, ModuleLock())
                 elif (
                     isinstance(value, type)
                     and value.__module__ == module.__name__

@@ -7,7 +7,7 @@ moment ago, a read may fail. The tables are the library's engine of versioned ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -115,6 +115,11 @@ class Table:
     watch: Callable[[Table], None] = lambda table: None
     """Told of every commit."""
 
+    @property
+    def target(self) -> SinkTarget:
+        """Where a sink finds it."""
+        return TableTarget(self.name)
+
     def rows_of(self, number: int = -1) -> list[Row]:
         """The rows of a state, of the newest unless it is named, sorted."""
         rows = self.rows[number] if self.rows else []
@@ -214,6 +219,11 @@ class TableBackend:
             table.append(count, mark, rows, "RESTORE", back, keeps_rows=back is not None)
             if change.between is not None:
                 raise Halfway
+        elif change.copied is not None:
+            origin = change.copied
+            table.append(
+                count, change.mark, origin.source.table.rows[origin.number], "COPY", keeps_rows=False
+            )
         elif change.batches:
             table.append(count, change.mark, self._with(at, change.batches), "WRITE", keeps_rows=not self.key)
         else:
@@ -237,7 +247,8 @@ class TableBackend:
         pass
 
     def elsewhere(self, place: str) -> TableBackend:
-        raise AssertionError("nobody forks")
+        found = next(one for one in TABLES.values() if str(one.folder) == place)
+        return replace(self, table=found, staged=replace(self.staged, place=place, table_dir=found.folder))
 
 
 TABLES: dict[str, Table] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -16,10 +17,12 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from dagster_ckpt.authoring.stages import StageRole
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.source import ChannelReader
 from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
+from dagster_ckpt.spark.sink.port import AttemptId
+from dagster_ckpt.spark.sink.staged_sink import StagedSink
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.streaming.gate import StoppedAtBatchBoundary
 from dagster_ckpt.testing.sinks.run import Staging
@@ -65,9 +68,24 @@ class ModelQuery(PlayedQuery):
     """The micro-batches of one query."""
 
     run: Any
+    is_bounded: bool = False
+    """It ends with what is there when it begins (``availableNow``)."""
 
     def __post_init__(self) -> None:
         self._start()
+        if self.is_bounded:
+            _ = self._readers
+
+    @cached_property
+    def _readers(self) -> dict[StageUid, ChannelReader]:
+        """The library's readers of its channels; those of a query that ends know where."""
+        found = {}
+        for uid, log in sorted(self.query.input_logs().items()):
+            options = {"path": str(log.directory), "channel": uid, "release": str(self.query.release.path)}
+            found[uid] = ChannelReader(options, None)  # type: ignore[arg-type]
+            if self.is_bounded:
+                found[uid].prepareForTriggerAvailableNow()
+        return found
 
     def batch(self) -> int | None:
         """Run the next micro-batch; None: nothing has come."""
@@ -105,9 +123,7 @@ class ModelQuery(PlayedQuery):
         if self._reads_source:
             return super()._ahead(before, ends)
         found = {}
-        for number, (uid, log) in enumerate(sorted(self.query.input_logs().items())):
-            options = {"path": str(log.directory), "channel": uid, "release": str(self.query.release.path)}
-            reader = ChannelReader(options, None)  # type: ignore[arg-type]
+        for number, (uid, reader) in enumerate(self._readers.items()):
             start = {"channel": uid, "pos": self._position(uid, before)}
             found[str(number)] = json.dumps(reader.latestOffset(start, ReadAllAvailable()))
         return found
@@ -141,11 +157,17 @@ class ModelQuery(PlayedQuery):
         table = self.query.stage.table
         if table is not None and table.key:
             rows = list({k % KEYS: (k % KEYS, v) for k, v in rows}.values())
-        place = Staging(sink.staged.root, sink.staged.folder(attempt.epoch))
-        prepared = staged(place, attempt, batch, [self.run.defined.content(rows)])
+        prepared = staged(_place(sink, attempt), attempt, batch, [self.run.defined.content(rows)])
         self.run.step(f"{self.query.uid} staged {batch}")
         staged_as = self.run.tables.as_now(self.query.uid).staged_as
         write_committable(stage_dir, prepared.model_copy(update={"staged_as": staged_as}))
+
+
+def _place(sink: Any, attempt: AttemptId) -> Staging:
+    """Return where the sink's own ``prepare`` stages."""
+    if isinstance(sink, StagedSink):
+        return Staging(sink._root, sink._staged / str(attempt.epoch))
+    return Staging(sink.staged.root, sink.staged.folder(attempt.epoch))
 
 
 class RunningQuery:
@@ -155,8 +177,16 @@ class RunningQuery:
     recentProgress: tuple[Any, ...] = ()  # noqa: N815 - Spark's names
     lastProgress: Any = None  # noqa: N815
 
-    def __init__(self, query: StageQuery, scheduler: Scheduler, reads: Reads) -> None:
-        self._model, self._scheduler = ModelQuery(query, reads), scheduler
+    def __init__(
+        self, query: StageQuery, scheduler: Scheduler, reads: Reads, *, is_bounded: bool = False
+    ) -> None:
+        arrived = reads.arrived
+        given = replace(reads, rows=lambda: arrived) if is_bounded else reads
+        self._model, self._scheduler = ModelQuery(query, given, is_bounded), scheduler
+        self._has_read_all = False
+        self._jsq = SimpleNamespace(
+            streamingQuery=lambda: SimpleNamespace(noNewData=lambda: self._has_read_all)
+        )
         self._stopping, self._over = Event(), Event()
         self._error: Exception | None = None
         Thread(target=self._run, name=f"query {query.uid}").start()
@@ -168,14 +198,21 @@ class RunningQuery:
     def exception(self) -> Exception | None:
         return self._error
 
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802
+        is_over = self._over.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return is_over
+
     def stop(self) -> None:
         self._stopping.set()
         self._over.wait()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or self._has_read_all):
                 if self._model.batch() is None:
+                    self._has_read_all = self._model.is_bounded
                     self._stopping.wait(0.05)
         except StoppedAtBatchBoundary as error:
             self._error = error

@@ -27,10 +27,12 @@ class Killed(BaseException):
 class Process:
     """A process of the world: threads that die together."""
 
-    def __init__(self, name: str, skew: float) -> None:
+    def __init__(self, name: str, skew: float, *, is_run: bool = False) -> None:
         self.name = name
         self.skew = skew
         """Seconds by which its wall clock is wrong."""
+        self.is_run = is_run
+        """It is of the run of this name."""
         self.is_dead = False
         self.stands_until = 0.0
         """It is suspended up to this moment (SIGSTOP)."""

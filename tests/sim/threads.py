@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.sim.scheduler import Thread, current
+from tests.sim.scheduler import Process, Thread, current
 
 
 def _wait(what: str, timeout: float | None = None) -> bool:
@@ -45,6 +45,7 @@ class Lock:
                 return False
             self._waiting.append(here)
             if not here.scheduler.wait("lock", timeout if timeout >= 0 else None) and timeout >= 0:
+                self._waiting.remove(here)
                 return False
         self._owner, self._count = here, self._count + 1
         return True
@@ -55,6 +56,7 @@ class Lock:
         self._count -= 1
         if self._count == 0:
             self._owner = None
+            self._waiting = [one for one in self._waiting if not one.process.is_dead]
             _wake_all(self._waiting, 1)
 
     def locked(self) -> bool:
@@ -69,6 +71,22 @@ class Lock:
 
 class RLock(Lock):
     again = True
+
+
+class ModuleLock:
+    """A lock of a module: each process has its own."""
+
+    def __init__(self) -> None:
+        self._of: dict[Process, RLock] = {}
+
+    def __enter__(self) -> bool:
+        here = current()
+        return here is None or self._of.setdefault(here.process, RLock()).acquire()
+
+    def __exit__(self, *_: object) -> None:
+        here = current()
+        if here is not None:
+            self._of[here.process].release()
 
 
 class Condition:

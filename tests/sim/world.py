@@ -1,6 +1,7 @@
-"""A world: a stream and its successors over one store, one storage and two tables, and everything that happens to them.
+"""A world: a pipeline's runs and perhaps a fork's, over one store, one storage and tables, and what happens to them.
 
-Real are coordinator, claim, lease, mailbox, streaming service, barriers, snapshots, channels, restores and sinks.
+Real are coordinator, claim, lease, mailbox, epochs, streaming service, barriers, snapshots, channels, restores, forks and
+sinks: of versioned tables, and of SQL tables, whose rows are staged.
 """
 
 from __future__ import annotations
@@ -9,42 +10,35 @@ import contextlib
 import functools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partialmethod
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest import mock
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
-from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.ports import SystemClock
-from dagster_ckpt.runtime.attempt_setup import admit_anyone
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.runtime.mailbox import post
-from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.runtime.turn import RunTurn
-from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
+from dagster_ckpt.runtime.mailbox import NoRunningStream, post
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete
-from dagster_ckpt.spark.streaming.restart import ExponentialDelay
-from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
-from dagster_ckpt.spark.streaming.service import StreamingService
-from dagster_ckpt.testing.faulty import FaultyStorage, FaultyStore
+from dagster_ckpt.testing.faulty import FaultyStore
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from tests.sim.database import DatabaseTable, databases
 from tests.sim.judge import Finding, Judge
 from tests.sim.modules import simulated
-from tests.sim.outside import TABLES, Table, TableTarget, Weather
-from tests.sim.queries import Reads, RunningQuery, session
+from tests.sim.outside import TABLES, Table, Weather
+from tests.sim.queries import Reads, RunningQuery
+from tests.sim.runs import CHECKPOINTS, SAVEPOINTS, Branch, Run
 from tests.sim.scheduler import Process, Scheduler, Thread, current
 
-NAME = PipelineId("shop")
-CHECKPOINTS, SAVEPOINTS = "memory://checkpoints", "memory://savepoints"
+NAME = "shop"
 QUIET = 400.0
 """Seconds without faults in which everything has to come to its end."""
 
@@ -73,6 +67,7 @@ WHAT = (
     "savepoint",
     "stop",
     "restore",
+    "fork",
 )
 """What happens now and then, beside the weather."""
 
@@ -85,7 +80,7 @@ def _never(*_: object) -> Any:
     raise AssertionError("queries are models: no stage function is called")
 
 
-def pipeline_of(shape: str) -> CheckpointedPipeline:
+def pipeline_of(shape: str, name: str, tables: Mapping[str, Table]) -> CheckpointedPipeline:
     """A source, perhaps two stages beside one another, running totals, a table of rows and one by key."""
 
     @spark_source
@@ -111,15 +106,15 @@ def pipeline_of(shape: str) -> CheckpointedPipeline:
         def totals(numbers: Any) -> Any:
             return _never(numbers)
 
-    @spark_sink(to=TableTarget("rows"))
+    @spark_sink(to=tables["rows"].target)
     def rows(feed: Any) -> Any:
         return _never(feed)
 
-    @spark_sink(to=TableTarget("newest"), key=["k"])
+    @spark_sink(to=tables["newest"].target, key=["k"])
     def newest(feed: Any) -> Any:
         return _never(feed)
 
-    @checkpointed_pipeline(name=NAME)
+    @checkpointed_pipeline(name=name)
     def shop() -> None:
         read = numbers()
         feed = totals(left(read), right(read)) if shape == "diamond" else totals(read)
@@ -131,19 +126,6 @@ def pipeline_of(shape: str) -> CheckpointedPipeline:
 
 def _called(of: Any, played: Any, real: Any, *args: Any, **more: Any) -> Any:
     return played(real, of, *args, **more)
-
-
-class Lines:
-    """A reporter that the trace hears."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
-
-    def info(self, message: str) -> None:
-        self._world.scheduler.note(f"{self._name} says {message}")
-
-    def warn(self, message: str) -> None:
-        self._world.scheduler.note(f"{self._name} warns {message}")
 
 
 class WatchedStore(MemoryCoordinatorStore):
@@ -214,94 +196,89 @@ class World:
         """Moment from which nothing goes wrong any more."""
         self.calls_off = self.ends_at + 5.0
         """Moment from which no row arrives."""
-        self.pipeline = pipeline_of(self.shape)
+        kinds = Random(f"kinds of {seed}")
+        self.runs = kinds.choice([("stream",), ("epoch", "ops"), ("stream", "epoch", "ops")])
+        """Kinds of its runs."""
+        self.databases = kinds.choice([(), ("shop",), ("rows", "newest")])
+        """Those that its tables lie in; none: they have versions."""
+        self.is_forked = kinds.random() < 0.4
         self.storages = {uri: WatchedStorage(uri, self._deletes) for uri in (CHECKPOINTS, SAVEPOINTS)}
-        self.judge = Judge(
-            sides=2 if self.shape == "diamond" else 1,
-            stages=self.pipeline.stages,
-            storages=self.storages,
-            note=self.scheduler.note,
-        )
-        self.store = WatchedStore(self.judge.wrote)
-        TABLES.clear()
-        for name in ("rows", "newest"):
-            (folder / "tables" / name).mkdir(parents=True)
-            TABLES[name] = Table(
-                name, folder / "tables" / name, self.weather, name == "newest", watch=self.judge.committed
-            )
-        self.processes: list[Process] = []
+        self.store = WatchedStore(self._wrote)
         self.threads: list[Thread] = []
         self.strike: Strike | None = None
-        self.kills = self.refused = 0
+        self.kills = self.refused = self.begun = 0
         self.scheduler.on_point = self._on_point
+        TABLES.clear()
+        self.branches: list[Branch] = []
+        self.main = self._branch(NAME)
+
+    def _branch(self, name: str, **more: Any) -> Branch:
+        """Add a pipeline of this name."""
+        tables = {uid: self._table(name, uid) for uid in ("rows", "newest")}
+        pipeline = pipeline_of(self.shape, name, tables)
+        judge = Judge(
+            sides=2 if self.shape == "diamond" else 1,
+            stages=pipeline.stages,
+            storages=self.storages,
+            tables=tables,
+            note=self.scheduler.note,
+        )
+        for table in tables.values():
+            table.watch = judge.committed
+        self.branches.append(Branch(PipelineId(name), pipeline, tables, judge, **more))
+        return self.branches[-1]
+
+    def _table(self, pipeline: str, uid: str) -> Table:
+        name = uid if pipeline == NAME else f"{pipeline}_{uid}"
+        folder = self.folder / "tables" / name
+        folder.mkdir(parents=True)
+        if not self.databases:
+            table = TABLES[name] = Table(name, folder, self.weather, uid == "newest")
+            return table
+        file = self.folder / "tables" / f"{uid if uid in self.databases else NAME}.db"
+        return DatabaseTable(name, folder, self.weather, uid == "newest", file=file)
 
     def _deletes(self, uri: str, keys: Any) -> None:
-        self.judge.deletes(uri, keys)
+        for branch in self.branches:
+            branch.judge.deletes(uri, keys)
+
+    def _wrote(self, record: dict[str, Any]) -> None:
+        next(one for one in self.branches if one.name == record["pipeline"]).judge.wrote(record)
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
-    def begin(self, *, waits: bool = True, restore: str = "latest", elsewhere: bool = False) -> Process:
+    def begin(
+        self,
+        branch: Branch,
+        *,
+        waits: bool = True,
+        restore: str = "",
+        elsewhere: bool = False,
+        kind: str = "",
+    ) -> Process:
         """Start a run, which waits for its turn or takes the pipeline over."""
-        number = len(self.processes) + 1
-        process = Process(f"run-{number}", self.random.choice([0.0, 0.0, 0.0, -3600.0, 3600.0]))
-        self.processes.append(process)
-        self.judge.restores += restore != "latest"
-        machine = "machine-2" if elsewhere else "machine-1"
-        self.threads.append(
-            self.scheduler.spawn(process, "main", lambda: self._run(process, waits, restore, machine))
+        self.begun += 1
+        branch.judge.restores += bool(restore)
+        is_new = not branch.judge.record.get("completed")
+        run = Run(
+            world=self,
+            branch=branch,
+            name=f"run-{self.begun}",
+            kind=kind or self.random.choice(self.runs),
+            waits=waits,
+            restore={"restore_from": restore} if restore else branch.restore if is_new else {},
+            machine="machine-2" if elsewhere else "machine-1",
         )
-        return process
+        before, branch.last = branch.last, run
+        goes_on = before is not None and before.kind == run.kind == "ops" and not restore
+        if before is not None and goes_on and self.random.random() < 0.5:
+            run.over, run.root = {*before.over}, before.root or before.name
+            if len(run.first) != 1:  # nobody could tell which of them takes the pipeline over
+                run.over.clear()
+        return run.start()
 
-    def _run(self, process: Process, waits: bool, restore: str, machine: str) -> None:
-        lines = Lines(self, process.name)
-        store = FaultyStore(self.store, self.weather)
-        outside = {uri: FaultyStorage(storage, self.weather) for uri, storage in self.storages.items()}
-
-        def stream(admit: Any) -> Any:
-            setup = PipelineSetup(
-                pipeline=self.pipeline,
-                config=CheckpointConfig.of(**self.settings),
-                store=store,
-                storage=outside[CHECKPOINTS],
-                open_storage=lambda uri: outside[uri],
-                spark=lambda: session(self.kept),
-                work_dir=self.folder / machine,
-                table_dir=self.folder / "tables",
-                owner=process.name,
-                root=process.name,
-                reporter=lines,
-                restore=RestoreOptions.of(restore_from=restore),
-                storage_retries=2,
-                admit=admit,
-                clock=SystemClock(),
-            )
-            strategy = ExponentialDelay(initial=0.5, maximum=4.0, attempts=8)
-            service = StreamingService(
-                setup=setup, strategy=strategy, settings=StreamingSettings(tidy_tables_every=5.0)
-            )
-            return service.run()
-
-        turn = RunTurn(
-            records=RecordStore(store),
-            pipeline=NAME,
-            run_id=process.name,
-            root=process.name,
-            say=lines.info,
-            choice=ConcurrentRuns.QUEUE if waits else ConcurrentRuns.TAKE_OVER,
-            how_to_stop="stop it",
-            clock=SystemClock(),
-            sleep=self._sleeps,
-        )
-        try:
-            end = turn.take(stream) if waits else stream(admit_anyone)
-            lines.info(f"ended: {end!r}"[:200])
-        except CheckpointError as error:
-            self.refused += 1
-            lines.warn(f"refused: {error}"[:400])
-        self._over(process)
-
-    def ask(self, kind: CheckpointKind) -> None:
-        """Ask the run that is alive for a snapshot, or for its end with one."""
+    def ask(self, branch: Branch, kind: CheckpointKind) -> None:
+        """Ask the run that is alive for a snapshot, or for its end with one; of an idle pipeline it is taken."""
         number = self.random.getrandbits(32)
         asker = Process(f"asks-{number:x}", 0.0)
         store = FaultyStore(self.store, self.weather)
@@ -309,19 +286,29 @@ class World:
 
         def work() -> None:
             try:
-                post(store, NAME, request, clock=SystemClock())
+                answer = post(store, branch.name, request, clock=SystemClock())
+                if isinstance(answer, NoRunningStream) and kind is CheckpointKind.SAVEPOINT:
+                    self.begin(branch, kind="snapshot")
             except CheckpointError as error:
                 self.scheduler.note(f"asked in vain: {error}"[:200])
 
         self.scheduler.spawn(asker, "post", work)
 
-    def _sleeps(self, seconds: float) -> None:
-        self.scheduler.wait("turn", seconds)
+    def fork(self) -> None:
+        """Begin a fork of the pipeline, at one of its savepoints."""
+        points = self.main.judge.record.get("savepoints", ())
+        if not points or len(self.branches) > 1:
+            return
+        chosen = self.random.choice(points)
+        uri = f"{chosen['location']['base_uri']}/{chosen['location']['folder']}"
+        branch = self._branch("copy", restore={"restore_from": uri, "fork": True})
+        branch.judge.known[0] = self.main.judge.known[chosen["checkpoint_id"]]
+        self.begin(branch)
 
     @property
     def alive(self) -> list[Process]:
-        """Runs that have not ended."""
-        return [one for one in self.processes if not one.is_dead]
+        """Processes of runs that have not ended."""
+        return [one for branch in self.branches for one in branch.alive]
 
     @property
     def arrived(self) -> int:
@@ -334,6 +321,8 @@ class World:
         """Let everything happen. Raises Finding."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(simulated(self.scheduler))
+            tables = lambda: [one for branch in self.branches for one in branch.tables.values()]
+            stack.enter_context(databases(self.weather, tables))
             stack.callback(self._end)
             for of, name, played in (
                 (StageQuery, "start", self._started),
@@ -342,33 +331,35 @@ class World:
             ):
                 real = getattr(of, name)
                 stack.enter_context(mock.patch.object(of, name, partialmethod(_called, played, real)))
-            self.begin()
+            self.begin(self.main)
             while self.scheduler.now < self.ends_at:
                 self._go_on(self.scheduler.now + self.random.random() * 4.0)
                 self._happen()
             self._come_to_rest()
 
     def _end(self) -> None:
-        for process in self.processes:
-            self._over(process)
+        for process in self.alive:
+            self.over(process)
 
-    def _over(self, process: Process) -> None:
+    def over(self, process: Process) -> None:
+        """End a process in order."""
         process.is_dead = True
         for thread in [*process.threads.values()]:
             if thread is not current():
                 thread.end()
 
-    def _started(self, real: Any, query: StageQuery, *_: Any, **__: Any) -> RunningQuery:
+    def _started(self, real: Any, query: StageQuery, *_: Any, **trigger: Any) -> RunningQuery:
         """Start the model of a query."""
         assert query.sink_of is not None
         reads = Reads(
             rows=lambda: self.arrived,
             kept=self.kept,
-            sides=self.judge.sides,
+            sides=self.main.judge.sides,
             tables=query.sink_of.__self__,  # type: ignore[attr-defined]
             step=lambda what: self.scheduler.point(what, self.random.random() * 0.05),
         )
-        return RunningQuery(query, self.scheduler, reads)
+        is_bounded = bool(trigger.get("available_now"))
+        return RunningQuery(query, self.scheduler, reads, is_bounded=is_bounded)
 
     def _posted(self, real: Any, loop: BarrierLoop, message: Any) -> None:
         """Lose, delay or double a message of the coordinator to the stages: at most once is all that is promised."""
@@ -396,9 +387,10 @@ class World:
         return real(coordinator, ack)
 
     def _go_on(self, until: float) -> None:
-        self.scheduler.run(until, is_over=lambda: bool(self.judge.finding))
-        if self.judge.finding:
-            raise Finding(self.judge.finding)
+        self.scheduler.run(until, is_over=lambda: any(one.judge.finding for one in self.branches))
+        for branch in self.branches:
+            if branch.judge.finding:
+                raise Finding(branch.judge.finding)
         for thread in self.threads:
             if thread.error is not None:
                 raise Finding(f"{thread.process.name} ended with {thread.error!r}") from thread.error
@@ -409,7 +401,7 @@ class World:
             if rng.random() < 0.2:
                 process.stands_until = self.scheduler.now + rng.random() * 25.0
                 self.scheduler.note(f"{process.name} is suspended")
-        what = rng.choice(WHAT)
+        what, branch = rng.choice(WHAT), rng.choice(self.branches)
         if rng.random() < self.changes:
             self.weather.fails, self.weather.slow = (
                 rng.choice(self.shares),
@@ -423,21 +415,24 @@ class World:
             case "kill" if self.alive:
                 self._kill(rng.choice(self.alive))
             case "savepoint":
-                self.ask(CheckpointKind.SAVEPOINT)
+                self.ask(branch, CheckpointKind.SAVEPOINT)
             case "stop":
-                self.ask(CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
-            case "begin" | "take over" if len(self.alive) < 3:
-                self.begin(waits=what == "begin")
-            case "restore" if len(self.alive) < 3:
-                record = self.judge.record
+                self.ask(branch, CheckpointKind.SYNC_SAVEPOINT_SUSPEND)
+            case "begin" | "take over" if len(branch.alive) < 3:
+                self.begin(branch, waits=what == "begin")
+            case "restore" if len(branch.alive) < 3:
+                record = branch.judge.record
                 points = [f"chk-{one['checkpoint_id']}" for one in record.get("completed", ())]
                 points += [f"savepoint-{one['checkpoint_id']}" for one in record.get("savepoints", ())]
                 if points:
-                    for process in self.alive:
+                    for process in branch.alive:
                         self._kill(process)
-                    self.begin(waits=False, restore=rng.choice(points))
-        if not self.alive:
-            self.begin(elsewhere=rng.random() < 0.3)
+                    self.begin(branch, waits=False, restore=rng.choice(points))
+            case "fork" if self.is_forked:
+                self.fork()
+        for one in self.branches:
+            if not one.alive:
+                self.begin(one, elsewhere=rng.random() < 0.3)
 
     def _kill(self, process: Process) -> None:
         self.kills += 1
@@ -446,7 +441,7 @@ class World:
     def _on_point(self, process: Process, what: str) -> None:
         """Let a process die before a step, or stand there while another run takes the pipeline over."""
         strike = self.strike
-        if strike is None or not process.name.startswith("run-") or not what.startswith(strike.step):
+        if strike is None or not process.is_run or not what.startswith(strike.step):
             return
         strike.countdown -= 1
         if strike.countdown:
@@ -456,36 +451,37 @@ class World:
         if strike.is_end:
             self._kill(process)
         process.stands_until = self.scheduler.now + 1.0 + self.random.random() * 20.0
-        if len(self.alive) < 3:
-            self.begin(waits=False)
+        branch = next(one for one in self.branches if process in one.processes)
+        if len(branch.alive) < 3:
+            self.begin(branch, waits=False)
 
     def _come_to_rest(self) -> None:
         """Without faults a checkpoint completes, and tables show every row."""
         self.weather.fails = self.weather.slow = 0.0
         self.strike = None
-        since = self.judge.record.get("next_id", 1)
+        since = {one.name: one.judge.record.get("next_id", 1) for one in self.branches}
         end = self.calls_off + QUIET
-        while not self._is_at_rest(since):
+        while not all(self._is_at_rest(branch, since[branch.name]) for branch in self.branches):
             if self.scheduler.now > end:
                 raise Finding(f"stuck: {self._where()}")
-            if not self.alive:
-                self.begin()
+            for branch in self.branches:
+                if not branch.alive:
+                    self.begin(branch)
             self._go_on(self.scheduler.now + 1.0)
-        self.judge.check_savepoints()
+        for branch in self.branches:
+            branch.judge.check_savepoints()
 
-    def _is_at_rest(self, since: int) -> bool:
+    def _is_at_rest(self, branch: Branch, since: int) -> bool:
         if self.scheduler.now < self.calls_off:
             return False
-        newest = max((one["checkpoint_id"] for one in self.judge.record.get("completed", ())), default=0)
-        return (
-            newest >= since
-            and self.judge.counts(TABLES["rows"])
-            == self.judge.counts(TABLES["newest"])
-            == [self.arrived] * self.judge.sides
+        judge = branch.judge
+        newest = max((one["checkpoint_id"] for one in judge.record.get("completed", ())), default=0)
+        return newest >= since and all(
+            judge.counts(table) == [self.arrived] * judge.sides for table in branch.tables.values()
         )
 
     def _where(self) -> str:
-        tables = {name: self.judge.counts(table) for name, table in TABLES.items()}
+        tables = {t.name: one.judge.counts(t) for one in self.branches for t in one.tables.values()}
         return (
             f"{self.arrived} rows have arrived, tables show {tables}, runs {[one.name for one in self.alive]}"
         )
@@ -515,8 +511,9 @@ def play(seed: int, folder: Path, *, is_stormy: bool = False) -> Played:
         shutil.rmtree(folder, ignore_errors=True)
     told = {
         "kills": world.kills,
-        "runs": len(world.processes),
-        "completed": len(world.judge.known),
+        "runs": world.begun,
+        "completed": sum(len(one.judge.known) for one in world.branches),
+        "forks": len(world.branches) - 1,
         "refused": world.refused,
     }
     scheduler = world.scheduler
