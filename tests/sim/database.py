@@ -1,4 +1,4 @@
-"""Databases of a world: the library's own sink of SQL tables on files of SQLite, whose locks and faults are the world's.
+"""Databases of a world: the library's sink of SQL tables on files of SQLite, whose locks and faults are the world's.
 
 A transaction waits for another one in the world's time, may be refused, and its COMMIT may stay without an answer; who
 dies in one has changed nothing. Sinks that stage their rows are exercised by it: publish, before-images, fencing.

@@ -14,12 +14,12 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns, OwnerState
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import SystemClock
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership, admit_anyone
 from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.runtime.turn import RunTurn, StillAlive
+from dagster_ckpt.runtime.turn import RunTurn, StillAlive, unknown_state
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
@@ -63,9 +63,11 @@ class Branch:
     tables: Mapping[str, Table]
     judge: Judge
     restore: dict[str, Any] = field(default_factory=dict)
-    """What its runs begin from, until one of them has a checkpoint."""
+    """What its runs begin from, until one of them has a checkpoint, or was refused."""
     processes: list[Process] = field(default_factory=list)
     last: Run | None = None
+    is_given_up: bool = False
+    """A fork that was told to begin elsewhere."""
 
     @property
     def alive(self) -> list[Process]:
@@ -192,6 +194,7 @@ class Run:
                 Lines(world, self.name).warn(f"refused: {error}"[:400])
                 if not isinstance(error, StillAlive):
                     self.branch.restore = {}
+                self.branch.is_given_up |= "never published the rows that the snapshot" in str(error)
             world.over(process)
 
         world.threads.append(world.scheduler.spawn(process, name, main, after))
@@ -222,8 +225,14 @@ class Run:
             clock=SystemClock(),
             sleep=lambda seconds: world.scheduler.wait("turn", seconds) and None,
             patience=patience,
+            state_of=self._seen if "ops" in world.runs else unknown_state,
         )
         return turn.take(lambda one: begin(self._setup(store, one)))
+
+    def _seen(self, name: str) -> OwnerState:
+        """What Dagster knows of a run: it ends with the last of its processes."""
+        found = [one.is_dead for one in self.branch.processes if one.name == name]
+        return OwnerState.FAILED if found and all(found) else OwnerState.ALIVE
 
     def _setup(self, store: Any, admit: Admit) -> PipelineSetup:
         world = self.world

@@ -28,7 +28,8 @@ def trace_of(seed: int) -> tuple[list[Seen], int]:
         judged = world.store._wrote
         world.store._wrote = lambda record: (records.append(record), judged(record))[-1]
         world.play()
-    return list(steps_of(records)), len(world.pipeline.stages)
+    of_main = [one for one in records if one["pipeline"] == world.main.name]
+    return list(steps_of(of_main)), len(world.main.pipeline.stages)
 
 
 def steps_of(records: Iterable[Mapping[str, Any]]) -> Iterable[Seen]:

@@ -1,7 +1,7 @@
 """A world: a pipeline's runs and perhaps a fork's, over one store, one storage and tables, and what happens to them.
 
-Real are coordinator, claim, lease, mailbox, epochs, streaming service, barriers, snapshots, channels, restores, forks and
-sinks: of versioned tables, and of SQL tables, whose rows are staged.
+Real are coordinator, claim, lease, mailbox, epochs, streaming service, barriers, snapshots, channels, restores, forks
+and sinks: of versioned tables, and of SQL tables, whose rows are staged.
 """
 
 from __future__ import annotations
@@ -238,6 +238,9 @@ class World:
         file = self.folder / "tables" / f"{uid if uid in self.databases else NAME}.db"
         return DatabaseTable(name, folder, self.weather, uid == "newest", file=file)
 
+    def _tables(self) -> list[Table]:
+        return [table for branch in self.branches for table in branch.tables.values()]
+
     def _deletes(self, uri: str, keys: Any) -> None:
         for branch in self.branches:
             branch.judge.deletes(uri, keys)
@@ -306,6 +309,11 @@ class World:
         self.begin(branch)
 
     @property
+    def wanted(self) -> list[Branch]:
+        """Pipelines that somebody goes on with."""
+        return [one for one in self.branches if not one.is_given_up]
+
+    @property
     def alive(self) -> list[Process]:
         """Processes of runs that have not ended."""
         return [one for branch in self.branches for one in branch.alive]
@@ -321,8 +329,7 @@ class World:
         """Let everything happen. Raises Finding."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(simulated(self.scheduler))
-            tables = lambda: [one for branch in self.branches for one in branch.tables.values()]
-            stack.enter_context(databases(self.weather, tables))
+            stack.enter_context(databases(self.weather, self._tables))
             stack.callback(self._end)
             for of, name, played in (
                 (StageQuery, "start", self._started),
@@ -430,7 +437,7 @@ class World:
                     self.begin(branch, waits=False, restore=rng.choice(points))
             case "fork" if self.is_forked:
                 self.fork()
-        for one in self.branches:
+        for one in self.wanted:
             if not one.alive:
                 self.begin(one, elsewhere=rng.random() < 0.3)
 
@@ -461,10 +468,10 @@ class World:
         self.strike = None
         since = {one.name: one.judge.record.get("next_id", 1) for one in self.branches}
         end = self.calls_off + QUIET
-        while not all(self._is_at_rest(branch, since[branch.name]) for branch in self.branches):
+        while not all(self._is_at_rest(branch, since[branch.name]) for branch in self.wanted):
             if self.scheduler.now > end:
                 raise Finding(f"stuck: {self._where()}")
-            for branch in self.branches:
+            for branch in self.wanted:
                 if not branch.alive:
                     self.begin(branch)
             self._go_on(self.scheduler.now + 1.0)
