@@ -48,6 +48,7 @@ STEPS = (
     "",
     "commit",
     "answer to commit",
+    "begin in",
     "compare_and_set",
     "answer to compare",
     "create",
