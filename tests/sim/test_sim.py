@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from tests.root import ROOT
 from tests.sim.judge import Finding, truth
 from tests.sim.outside import Table
 from tests.sim.scheduler import Process, Scheduler
+from tests.sim.threads import Lock
 from tests.sim.world import World, play, shortened
 
 MANY = int(os.environ.get("SIM_SEEDS", "0"))
-SEEDS = range(1, MANY + 1) if MANY else (4, 11, 12)
-"""Worlds that are played: some small ones; ``make mutants`` says how many."""
+SEEDS = range(1, MANY + 1) if MANY else (4, 5, 6, 10, 18)
+"""Worlds that are played: some small ones of streams, epochs and both, with tables of both kinds; ``make mutants`` says
+how many."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -55,14 +58,41 @@ def test_rows_that_are_lost_doubled_or_wrong_are_found(
     rows: list[tuple[int, int]], named: str, tmp_path: Path
 ) -> None:
     world = World(4, tmp_path)
-    world.judge.sides = 1
+    judge = world.main.judge
+    judge.sides = 1
     table = Table("rows", tmp_path, world.weather, rows=[rows])
     if not named:
-        assert world.judge.counts(table) == [3]
+        assert judge.counts(table) == [3]
         assert truth([3]) == rows
         return
     with pytest.raises(Finding, match=named):
-        world.judge.counts(table)
+        judge.counts(table)
+
+
+def test_who_waits_for_a_lock_gets_it_though_others_have_died_or_given_up(tmp_path: Path) -> None:
+    scheduler: Scheduler = World(4, tmp_path).scheduler
+    lock, done = Lock(), list[str]()
+
+    def waits(timeout: float, holds: float, process: Process) -> None:
+        got = lock.acquire(timeout=timeout)
+        done.append(f"{process.name} {'got' if got else 'gave'} it")
+        if got:
+            scheduler.wait("sleep", holds)
+            lock.release()
+
+    for name, timeout, holds in (
+        ("first", -1, 3.0),
+        ("dies", -1, 0.0),
+        ("gives", 1.0, 0.0),
+        ("last", -1, 0.0),
+    ):
+        process = Process(name, 0.0)
+        scheduler.spawn(process, "main", functools.partial(waits, timeout, holds, process), len(done) * 0.1)
+        scheduler.run(scheduler.now + 0.2)
+        if name == "dies":
+            scheduler.kill(process)
+    scheduler.run(20.0)
+    assert done == ["first got it", "gives gave it", "last got it"]
 
 
 def test_a_process_that_is_suspended_goes_on_later_and_one_that_is_killed_never(tmp_path: Path) -> None:
