@@ -53,7 +53,7 @@ nightly: ## Run the tests with what `make test` leaves out: every point of every
 	@scripts/bootstrap $$($(RUN) python -m scripts.needs $(ARGS))
 	@SWEEP=all scripts/in_memory $(RUN) python -m pytest -n $(PROCESSES) --dist loadfile -m 'not platform' $(ARGS)
 
-mutants: ## Put fifty-seven faults back, one by one, in a copy: the tests find each
+mutants: ## Put fifty-nine faults back, one by one, in a copy: the tests find each
 	@scripts/bootstrap python java class_archive plain_files
 	@scripts/in_memory $(RUN) python -m scripts.mutants $(ARGS)
 
