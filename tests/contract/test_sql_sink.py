@@ -66,7 +66,9 @@ class TestSqliteWithBeforeImages(SqlContract):
         folder = context.table_dir.parent / "shop" if is_fork else context.table_dir
         folder.mkdir(parents=True, exist_ok=True)
         target = SqlTable(
-            f"sqlite:///{folder}/shop.db", f"forked_{context.pipeline}" if is_fork else "", self.keeps
+            f"sqlite:///{folder}/shop.db",
+            f"forked_{context.pipeline}_{context.name}" if is_fork else "",
+            self.keeps,
         )
         return SqlSink(target, context)
 

@@ -139,7 +139,9 @@ def _fill(target: TableTransaction, source: TableTransaction, steps: UndoPath) -
     if steps.undo or steps.redo:
         shown = TableTransaction(source.connection, _COPY, source.key)
         for suffix in _COPIED:
-            _copy(source, source.name.with_suffix(suffix) if suffix else source.name, suffix)
+            name = source.name.with_suffix(suffix) if suffix else source.name
+            copy = _COPY.with_suffix(suffix) if suffix else _COPY
+            source.copied(f"SELECT * FROM {source.table(name)}", copy)
         images = Images(shown)
         images.fit()
         for publish in steps.undo:
@@ -155,9 +157,3 @@ def _fill(target: TableTransaction, source: TableTransaction, steps: UndoPath) -
     )
     if target.triggers:
         target.refuse_other_than(shown.table(), taken)
-
-
-def _copy(source: TableTransaction, name: SqlName, suffix: str) -> None:
-    copy = source.table(_COPY.with_suffix(suffix) if suffix else _COPY)
-    on_commit = " ON COMMIT DROP" if source.dialect.name == "postgresql" else ""
-    source.execute(f"CREATE TEMPORARY TABLE {copy}{on_commit} AS SELECT * FROM {source.table(name)}")

@@ -107,11 +107,11 @@ class TableTransaction:
         ):
             self.refuse_as_written()
 
-    def copied(self, query: str) -> str:
-        """Return the name of a temporary table with the rows that a query finds."""
-        copy = self.table(_WANTED)
-        on_commit = " ON COMMIT DROP" if self.dialect.name == "postgresql" else ""
-        self.execute(f"CREATE TEMPORARY TABLE {copy}{on_commit} AS {query}")
+    def copied(self, query: str, name: SqlName = _WANTED) -> str:
+        """Return a temporary table with the rows that a query finds, in place of one that a step has made before."""
+        copy, is_postgres = self.table(name), self.dialect.name == "postgresql"
+        self.execute(f"DROP TABLE IF EXISTS {'pg_temp' if is_postgres else 'temp'}.{copy}")
+        self.execute(f"CREATE TEMPORARY TABLE {copy}{' ON COMMIT DROP' if is_postgres else ''} AS {query}")
         return copy
 
     def refuse_other_than(self, wanted: str, columns: Collection[str]) -> None:

@@ -80,6 +80,23 @@ class TogetherContract(ContractBase):
             roll_back((newer[0].reopened(), newer[1].reopened()), cuts)
             assert self._both(newer) == after, at
 
+    def test_tables_that_go_back_together_begin_a_fork_together(self, tmp_path: Path) -> None:
+        self.skip_unless(self.goes_back_together and self.can_fork, "goes back alone, or cannot fork")
+        pair = self._pair(tmp_path)
+        for number in (1, 2):
+            _batch(pair, number)
+            publish(pair, number)
+        cuts = pair[0].cut(2), pair[1].cut(2)
+        _batch(pair, 3)
+        publish(pair, 3)
+        before = self._both(pair)
+        fork = self.opened(tmp_path, pipeline="fork"), self.opened(tmp_path, pipeline="fork", name="refunds")
+        begun = [(run.in_directory_of(cut), cut) for run, cut in zip(fork, cuts, strict=True)]
+        for _ in range(2):  # a fork whose run failed at once begins again
+            in_one_step([run.sink for run in fork], lambda: [run.sink.fork(cut.cut) for run, cut in begun])
+            assert [self.shown(run) for run, _ in begun] == [cut.rows for cut in cuts]
+        assert self._both(pair) == before
+
     def _pair(self, folder: Path) -> Pair:
         pair = self.begun(folder), self.begun(folder, name="refunds")
         assert pair[0].sink.joint == pair[1].sink.joint is not None
