@@ -27,15 +27,14 @@ from dagster_ckpt.core.supervision.approval import refuse_outdated
 from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.cuts import LOOK_EVERY
-from dagster_ckpt.ext.attach.fork import branched_off
+from dagster_ckpt.ext.attach.fork import ForkBeginning
 from dagster_ckpt.ext.attach.idle import DEFAULTS, program_deployment
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.queries import NO_PART, Queries, local_place, table_location
-from dagster_ckpt.ext.attach.restore import ProgramRestore, was_begun, was_interrupted
+from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import WriterNotes, WriterPatch, refuse_connect, speak
-from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.runtime.record_store import NOBODY, RecordStore
 from dagster_ckpt.spark.java.sessions import log_each_error_once, progress_since
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
@@ -152,7 +151,7 @@ class Attachment:
         self._meters: dict[StageUid, BatchMeter] = {}
         self._counting = threading.Lock()  # snapshots of two checkpoints count the batches of one query
         self._starts: set[StageUid] = set()
-        self._described = Queries(lasting=self._directory.root / "queries")
+        self._described = Queries(lasting=self._directory.queries)
         self._told: set[str] = set()
         self._were_there: set[str] = set()
         """Stages whose directories were there at a time in this process: who removes one is the program itself."""
@@ -168,19 +167,18 @@ class Attachment:
         """Put back what is to be put back, and hear of queries from now on. Raises as ``attach`` does."""
         speak()
         self._owner.wait(self._record)
-        if fork_of and not self._program.begins_with:
-            named = find_snapshot(self._deployment, restore_from or "latest", pipeline_id(fork_of))
-            self._program = branched_off(named, self._directory, places=self._described.lasting, keeps=keeps)
-        record, begins_with = self._record(), self._program.begins_with
-        if begins_with and (fork_of or not was_begun(record)):
-            restore_from = "" if was_begun(record) else begins_with  # it has begun, and goes on
+        record = self._record()
+        beginning = ForkBeginning(self._deployment, self._directory, record)
+        restore_from = beginning.restored_first(restore_from, fork_of=fork_of, keeps=keeps)
+        self._program = self._directory.load()
         self._put_back(record, restore_from)
         self._were_there.update(stage.uid for stage in self._program.stages if stage.has_directory)
         self._owner.name_to_java()
         self._patch.install()
         if self._program.tables:
-            moved = self._program.moved
-            self._patch.send_readers(lambda path: moved.get(local_place(path, os.getcwd()) or path, path))
+            self._patch.send_readers(
+                lambda path: self._program.moved.get(local_place(path, os.getcwd()) or path, path)
+            )
         Attachment._current = self
         atexit.register(self.detach)
 

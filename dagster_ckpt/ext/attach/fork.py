@@ -10,15 +10,19 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory, meet
 from dagster_ckpt.ext.attach.sinks import SET_ASIDE, DeltaPosition, delta_commits, goes_back, named_files
-from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
+from dagster_ckpt.operations.deployment import Deployment
+from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.spark.directories import SINK_FOLDER
 from dagster_ckpt.spark.files import link_or_copy
 
@@ -28,23 +32,64 @@ _LEGAL = "/%!$&'()*+,;=:@-._~"
 _VERSION = re.compile(r"(\d{20})\.")
 
 
-def branched_off(
-    found: FoundSnapshot, directory: ProgramDirectory, *, places: Path, keeps: tuple[str, ...]
-) -> AttachedProgram:
-    """Return a fork's program, kept in its directory, of the program that took a snapshot. Raises InvalidRequest."""
-    if directory.load().stages or found.pipeline == directory.root.name:
-        raise InvalidRequest(
-            f"{directory.root.name} has queries of its own already: give the fork another name (-p)"
+@dataclass(frozen=True, slots=True)
+class ForkBeginning:
+    """Snapshot that a fork begins with, put back before its first query starts."""
+
+    deployment: Deployment
+    directory: ProgramDirectory
+    record: CoordinatorRecord | None
+
+    def restored_first(self, restore_from: str, *, fork_of: str, keeps: tuple[str, ...]) -> str:
+        """Return the snapshot to be put back; empty: none. A fork that has not begun has its program by then.
+
+        Raises InvalidRequest, and changes nothing then.
+        """
+        program, name = self.directory.load(), self.directory.root.name
+        if not fork_of:
+            if keeps:
+                raise InvalidRequest(
+                    "keep_rows_of is of a fork: say of which program (--fork-of, fork_of=...)"
+                )
+            return (
+                program.begins_with if program.begins_with and not self._has_begun(program) else restore_from
+            )
+        is_of_another = bool(program.stages or self.record is not None) and program.fork_of != fork_of
+        if is_of_another or fork_of == name:
+            what = f"is a fork of {program.fork_of}" if program.fork_of else "has a history of its own"
+            raise InvalidRequest(f"{name} {what}: give the fork of {fork_of} another name (-p)")
+        if self._has_begun(program):
+            return ""
+        found = find_snapshot(self.deployment, restore_from or "latest", pipeline_id(fork_of))
+        if found.pipeline != fork_of:
+            raise InvalidRequest(f"{found.location.uri} is a snapshot of {found.pipeline}, not of {fork_of}")
+        self._branch_off(program, found, keeps)
+        return found.location.uri
+
+    def _has_begun(self, program: AttachedProgram) -> bool:
+        """Tell whether it was put back, or has run, of which a store that was lost knows nothing."""
+        has_line = self.record is not None and self.record.line is not None
+        return has_line or any(self.directory.has_begun(stage.uid) for stage in program.stages)
+
+    def _branch_off(self, before: AttachedProgram, found: FoundSnapshot, keeps: tuple[str, ...]) -> None:
+        """Keep the fork's program. What an earlier try has copied goes: it may be of another snapshot."""
+        root = self.directory.root
+        program = forked(
+            ProgramDirectory(root.with_name(found.pipeline)).load(),
+            places=self.directory.queries,
+            tables=root.parents[1] / "tables" / root.name,
+            keeps=keeps,
+            begins_with=found.location.uri,
         )
-    program = forked(
-        ProgramDirectory(directory.root.with_name(found.pipeline)).load(),
-        places=places,
-        tables=directory.root.parents[1] / "tables" / directory.root.name,
-        keeps=keeps,
-        begins_with=found.location.uri,
-    )
-    directory.save(program)
-    return program
+        copied = before.copied.values()
+        for table in program.copied.values():
+            if table not in copied and Path(table).exists():
+                raise InvalidRequest(
+                    f"{table} is there, where the fork's table would be: give it another name (-p)"
+                )
+        for table in copied:
+            shutil.rmtree(table, ignore_errors=True)
+        self.directory.save(program.model_copy(update={"fork_of": found.pipeline}))
 
 
 def forked(
@@ -55,6 +100,8 @@ def forked(
     ``begins_with``: URI of the original's snapshot. Raises InvalidRequest where a query would write with the original,
     for those not in ``keeps``, or reads its table as a part of something else.
     """
+    if unknown := sorted({*keeps} - {stage.uid for stage in original.stages}):
+        raise InvalidRequest(f"keep_rows_of names no stage of the program: {', '.join(unknown)}")
     fork = AttachedProgram(tables=str(tables), keeps=keeps, begins_with=begins_with)
     for stage in original.stages:
         location = stage.checkpoint_location if not original.tables else stage.origin

@@ -57,6 +57,8 @@ class AttachedProgram(Record):
     """Folder of a fork's tables; empty: this is no fork."""
     keeps: tuple[str, ...] = ()
     """Stages of a fork that may write where their own code says."""
+    fork_of: str = ""
+    """Name of the program that a fork was made of."""
     begins_with: str = ""
     """URI of the snapshot that a fork has begun with."""
 
@@ -154,6 +156,11 @@ class ProgramDirectory:
     def replaced(self) -> Path:
         """Directories that the latest restore has exchanged."""
         return self.root / "replaced"
+
+    @property
+    def queries(self) -> Path:
+        """Directories of queries that the program gives none."""
+        return self.root / "queries"
 
     def stage(self, uid: str) -> StageDirectory:
         """Return the stage's directory, as captures take it."""

@@ -50,11 +50,6 @@ SPARKS_OWN = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 """Names that Spark has in a query's directory."""
 
 
-def was_begun(record: CoordinatorRecord | None) -> bool:
-    """Tell whether the pipeline has a history: what it was to begin with is put back, or being put back."""
-    return record is not None and record.line is not None
-
-
 def was_interrupted(record: CoordinatorRecord | None) -> bool:
     """Tell whether a restore has begun to change things, and has not ended."""
     if record is None or record.line is None or record.before_restore is not None:

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import dagster as dg
@@ -44,9 +45,9 @@ from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.errors import Declined, Fenced, InvalidRequest
-from dagster_ckpt.ext.attach.fork import bring, forked
+from dagster_ckpt.ext.attach.fork import ForkBeginning, bring, forked
 from dagster_ckpt.ext.attach.owner import STARTED_BY, ProgramOwner
-from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
+from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.queries import (
     SESSION_LOCATION,
     AtStart,
@@ -282,6 +283,52 @@ def test_a_fork_refuses_what_would_meet_the_original(tmp_path: Path) -> None:
     reader, twice = forked(AttachedProgram(tables="/x", stages=(reader, moved)), keeps=(), **again).stages
     assert (twice.came_from, twice.copied_from, twice.origin) == ("/lake/t", moved.writes, "/q/table")
     assert reader.reads == (twice.writes,) == (str(tmp_path / "again" / "table"),)
+
+
+def test_a_fork_is_made_again_until_it_has_begun_and_never_of_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try that was refused left its snapshot, and tables of it, to the next one, whatever that was told."""
+    directory = ProgramDirectory(tmp_path / "programs" / "trial")
+    for name in ("orders", "other"):
+        made = AttachedProgram(stages=(stage("clean", writes=f"/lake/{name}"),))
+        ProgramDirectory(tmp_path / "programs" / name).save(made)
+
+    def found(_deployment: object, named: str, pipeline: str) -> SimpleNamespace:
+        return SimpleNamespace(pipeline=pipeline, location=SimpleNamespace(uri=f"file:///{named}"))
+
+    def first(named: str = "", of: str = "orders", *, keeps: tuple[str, ...] = (), record: Any = None) -> str:
+        beginning = ForkBeginning(Any, directory, record)
+        return beginning.restored_first(named, fork_of=of, keeps=keeps)
+
+    monkeypatch.setattr("dagster_ckpt.ext.attach.fork.find_snapshot", found)
+    assert first("one", of="") == "one"
+    for given, told in (
+        ({"of": "", "keeps": ("clean",)}, "keep_rows_of is of a fork"),
+        ({"of": "trial"}, "trial has a history of its own"),
+        ({"record": SimpleNamespace(line=None)}, "trial has a history of its own"),
+        ({"keeps": ("cleam",)}, "keep_rows_of names no stage of the program: cleam"),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            first(**given)
+    table = tmp_path / "tables" / "trial" / "clean"
+    table.mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="is there, where the fork's table would be"):
+        first("one")
+    table.rmdir()
+    assert first("one") == "file:///one" == first("two", of="")
+    table.mkdir()
+    assert first("two", record=SimpleNamespace(line=None)) == "file:///two"
+    assert not table.exists(), "it may be of the other snapshot"
+    with pytest.raises(
+        InvalidRequest, match="trial is a fork of orders: give the fork of other another name"
+    ):
+        first(of="other")
+    table.mkdir()
+    directory.note_begun("clean")
+    assert first("three") == "", "a store that was lost does not know of it"
+    assert first("three", record=SimpleNamespace(line=True)) == ""
+    assert table.exists()
 
 
 @pytest.mark.parametrize(
