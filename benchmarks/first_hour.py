@@ -189,12 +189,13 @@ def install(environment: Path) -> None:
     fresh = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_FIND_LINKS")
     }
+    programs, nothing_cached = environment / "bin", ("--quiet", "--no-cache-dir")
     packages = [f"{ROOT}[spark]", "dagster-webserver", "dagster-dg-cli"]
-    subprocess.run(
-        [str(environment / "bin" / "pip"), "install", "--quiet", "--no-cache-dir", *packages],
-        check=True,
-        env=fresh,
-    )
+    for command in (
+        [str(programs / "pip"), "install", *nothing_cached, "uv"],
+        [str(programs / "uv"), "pip", "install", *nothing_cached, *packages],
+    ):
+        subprocess.run(command, check=True, env={**fresh, "VIRTUAL_ENV": str(environment)})
 
 
 def variables(environment: Path) -> dict[str, str]:
