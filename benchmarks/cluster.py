@@ -19,8 +19,8 @@ from unittest.mock import patch
 from benchmarks.common import median, scratch, show
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.cluster import counted
-from dagster_ckpt.spark.cluster.package import ship_package
 from dagster_ckpt.spark.cluster.probe import prove_executors
+from dagster_ckpt.spark.cluster.sent import ship_package
 from dagster_ckpt.spark.java.sessions import executor_ids
 from dagster_ckpt.spark.session import build_session
 from tests.progress import wait_until

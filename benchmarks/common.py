@@ -17,8 +17,13 @@ from dagster_ckpt.adapters.fsspec_storage import Durability, FsspecCheckpointSto
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.spark.session import LOCAL_CHECKSUMS, build_session, follow_local_checksums
-from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_capture
-from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.snapshot.capture import (
+    CapturePlan,
+    pin_files,
+    plan_capture,
+    release_pins,
+    uploaded_already,
+)
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 from tests.snapshots import complete, folder_of, snapshot_of

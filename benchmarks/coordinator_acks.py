@@ -24,12 +24,16 @@ from dagster_ckpt.core.messages import StateHandle, StateScope, SubtaskAcknowled
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.request import CheckpointRequest, Completed, Triggered
 from dagster_ckpt.ports import CoordinatorStore
-from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
-from dagster_ckpt.testing.background import ManualBackground
-from dagster_ckpt.testing.clock import ManualClock
-from dagster_ckpt.testing.gateway import RecordingGateway
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.testing.faulty import RecordingGateway
 from dagster_ckpt.testing.graph import build_graph
-from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from dagster_ckpt.testing.memory import (
+    ManualBackground,
+    ManualClock,
+    MemoryCheckpointStorage,
+    MemoryCoordinatorStore,
+)
 
 SIZES = (10, 100, 1_000, 10_000)
 ROUNDS = 5

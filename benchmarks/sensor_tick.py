@@ -38,7 +38,7 @@ from dagster_ckpt.core.checkpoint.statistics import (
 )
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.dagster.sensors.on_condition import after_checkpoints
+from dagster_ckpt.dagster.sensors.runs import after_checkpoints
 from dagster_ckpt.ports import Committed
 from dagster_ckpt.runtime.record_store import history_row
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors; a test holds the two together
-    from dagster_ckpt.authoring.hooks import HookContext as HookContext
-    from dagster_ckpt.authoring.hooks import StageContext as StageContext
-    from dagster_ckpt.authoring.hooks import pipeline_hook as pipeline_hook
+    from dagster_ckpt.authoring.own_objects import HookContext as HookContext
+    from dagster_ckpt.authoring.own_objects import StageContext as StageContext
+    from dagster_ckpt.authoring.own_objects import pipeline_hook as pipeline_hook
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline as CheckpointedPipeline
     from dagster_ckpt.authoring.pipeline import checkpointed_pipeline as checkpointed_pipeline
     from dagster_ckpt.authoring.stage_settings import SourceBatch as SourceBatch
@@ -49,9 +49,9 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.config import ClaimMode as ClaimMode
     from dagster_ckpt.core.config import ExternalizedCheckpointRetention as ExternalizedCheckpointRetention
     from dagster_ckpt.core.config import RestoreOptions as RestoreOptions
+    from dagster_ckpt.core.messages import CheckpointFailureReason as CheckpointFailureReason
     from dagster_ckpt.core.model import CheckpointKind as CheckpointKind
     from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
-    from dagster_ckpt.core.reasons import CheckpointFailureReason as CheckpointFailureReason
     from dagster_ckpt.core.supervision.alarms import AlarmPolicy as AlarmPolicy
     from dagster_ckpt.core.supervision.ownership import RestartPolicy as RestartPolicy
     from dagster_ckpt.dagster.components.checkpointed_pipeline import (
@@ -63,17 +63,17 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.dagster.options import Launch as Launch
     from dagster_ckpt.dagster.options import PipelineOptions as PipelineOptions
     from dagster_ckpt.dagster.options import SavepointSchedule as SavepointSchedule
+    from dagster_ckpt.dagster.pipeline_jobs import build_savepoint_schedule as build_savepoint_schedule
     from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key as checkpoints_asset_key
     from dagster_ckpt.dagster.resources.coordinator import (
         CheckpointCoordinatorResource as CheckpointCoordinatorResource,
     )
     from dagster_ckpt.dagster.resources.spark import SparkSessionResource as SparkSessionResource
-    from dagster_ckpt.dagster.schedules import build_savepoint_schedule as build_savepoint_schedule
     from dagster_ckpt.dagster.sensors.alarms import AlarmMessage as AlarmMessage
-    from dagster_ckpt.dagster.sensors.on_condition import SavepointWanted as SavepointWanted
-    from dagster_ckpt.dagster.sensors.on_condition import after_checkpoints as after_checkpoints
-    from dagster_ckpt.dagster.sensors.on_condition import build_savepoint_sensor as build_savepoint_sensor
-    from dagster_ckpt.dagster.tables.published import (
+    from dagster_ckpt.dagster.sensors.runs import SavepointWanted as SavepointWanted
+    from dagster_ckpt.dagster.sensors.runs import after_checkpoints as after_checkpoints
+    from dagster_ckpt.dagster.sensors.runs import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.dagster.tables import (
         published_tables_io_manager as published_tables_io_manager,
     )
     from dagster_ckpt.errors import CheckpointError as CheckpointError
@@ -121,9 +121,9 @@ _HOMES: dict[str, str] = {
     "KafkaTopics": "ext.kafka.topics",
     "spark_stage": "authoring.stages",
     "spark_sink": "authoring.stages",
-    "pipeline_hook": "authoring.hooks",
-    "HookContext": "authoring.hooks",
-    "StageContext": "authoring.hooks",
+    "pipeline_hook": "authoring.own_objects",
+    "HookContext": "authoring.own_objects",
+    "StageContext": "authoring.own_objects",
     "SourceBatch": "authoring.stage_settings",
     # what a code location needs
     "build_pipeline_definitions": "dagster.definitions",
@@ -138,10 +138,10 @@ _HOMES: dict[str, str] = {
     "RestartPolicy": "core.supervision.ownership",
     "AlarmPolicy": "core.supervision.alarms",
     "AlarmMessage": "dagster.sensors.alarms",
-    "build_savepoint_schedule": "dagster.schedules",
-    "build_savepoint_sensor": "dagster.sensors.on_condition",
-    "SavepointWanted": "dagster.sensors.on_condition",
-    "after_checkpoints": "dagster.sensors.on_condition",
+    "build_savepoint_schedule": "dagster.pipeline_jobs",
+    "build_savepoint_sensor": "dagster.sensors.runs",
+    "SavepointWanted": "dagster.sensors.runs",
+    "after_checkpoints": "dagster.sensors.runs",
     # runs without Dagster
     "attach": "ext.attach.attachment",
     "attached_program": "ext.attach.definitions",
@@ -157,7 +157,7 @@ _HOMES: dict[str, str] = {
     "compare_readers": "operations.readers.blue_green",
     "swap_readers": "operations.readers.blue_green",
     "swap_back": "operations.readers.blue_green",
-    "published_tables_io_manager": "dagster.tables.published",
+    "published_tables_io_manager": "dagster.tables",
     # looking at snapshots
     "Deployment": "operations.deployment",
     "list_snapshots": "operations.snapshots.catalog",
@@ -176,7 +176,7 @@ _HOMES: dict[str, str] = {
     "ExternalizedCheckpointRetention": "core.config",
     "CheckpointKind": "core.model",
     "CheckpointMetadata": "core.model",
-    "CheckpointFailureReason": "core.reasons",
+    "CheckpointFailureReason": "core.messages",
     # errors
     "CheckpointError": "errors",
     "Corrupt": "errors",

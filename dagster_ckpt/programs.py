@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.resources.folders import gone_with_container
-from dagster_ckpt.dagster.resources.pipeline import opened
+from dagster_ckpt.dagster.resources.pipeline import gone_with_container, opened
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest, shows_traces
@@ -36,7 +35,7 @@ from dagster_ckpt.runtime.turn import RunTurn, Skipped
 from dagster_ckpt.spark.cluster.lost import refuse_stopped
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
-from dagster_ckpt.spark.java_errors import JavaErrors
+from dagster_ckpt.spark.java.process import JavaErrors
 from dagster_ckpt.spark.session import refuse_connect
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, RestartStrategy

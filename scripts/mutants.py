@@ -110,7 +110,7 @@ FAULTS = (
     ),
     Fault(
         "extras of each list went to the first subtasks",
-        "core/restore/list_state.py",
+        "authoring/own_objects.py",
         "return dealt, (first + extras) % parallelism",
         "return dealt, first",
         "tests/core/restore/test_list_state.py",
@@ -152,7 +152,7 @@ FAULTS = (
     ),
     Fault(
         "a schedule removed savepoints of the deployment it was copied from",
-        "dagster/jobs/dispose.py",
+        "dagster/jobs/snapshots.py",
         "if newest and same_place(s.location.base_uri, newest.location.base_uri)]",
         "if newest]",
         "tests/dagster/jobs/test_savepoint_schedule.py",
@@ -278,7 +278,7 @@ FAULTS = (
     ),
     Fault(
         "an order stayed whose stage had no quarantine any more",
-        "core/checkpoint/requeue.py",
+        "core/checkpoint/tables.py",
         " and order.stage in names)",
         ")",
         "tests/coordinator/test_attempts.py",
@@ -369,7 +369,7 @@ FAULTS = (
     ),
     Fault(
         "the page answered to any host's name",
-        "page/server.py",
+        "page/html.py",
         "self._asked_for() not in self.server.names",
         "False",
         "tests/page/test_page.py",

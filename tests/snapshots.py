@@ -12,8 +12,13 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, FileEntry, StageSnapshot
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_capture
-from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.snapshot.capture import (
+    CapturePlan,
+    pin_files,
+    plan_capture,
+    release_pins,
+    uploaded_already,
+)
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage

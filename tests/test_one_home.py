@@ -27,8 +27,8 @@ HOMES = {
         "adapters/sql_store.py",
         "testing/memory.py",
     },
-    "os.link": {FILES, "adapters/local_keys.py", "spark/snapshot/pins.py"},
-    "os.fsync": {FILES, "adapters/local_keys.py", "adapters/local_sync.py", "spark/cluster/visit.py"},
+    "os.link": {FILES, "adapters/local_keys.py", "spark/snapshot/capture.py"},
+    "os.fsync": {FILES, "adapters/local_keys.py", "adapters/local_sync.py", "spark/cluster/sent.py"},
     "shutil.copyfile": {FILES},
 }
 """Adapters write objects, not files of the working directory, and import nothing of Spark's room. A pin that cannot

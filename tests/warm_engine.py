@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dagster_ckpt.ext.warm.messages import EngineFiles
+from dagster_ckpt.ext.warm.keeper import EngineFiles
 
 
 @contextmanager

@@ -21,8 +21,15 @@ import fsspec
 from dagster_ckpt.adapters.conditional_put import is_refusal, lacks_credentials
 from dagster_ckpt.adapters.local_keys import PARTIAL_PREFIX, Durability, LocalKeys
 from dagster_ckpt.adapters.remote_keys import RemoteKeys
-from dagster_ckpt.core.location import is_in_store, local_path, scheme_of
-from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
+from dagster_ckpt.core.paths import (
+    AlreadyExists,
+    Digest,
+    StoredObject,
+    checked_relative,
+    is_in_store,
+    local_path,
+    scheme_of,
+)
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
 
 __all__ = ["Durability", "FsspecCheckpointStorage", "open_storage"]

@@ -27,8 +27,16 @@ from dagster_ckpt.adapters.sql_database import (
     operator_audit,
 )
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE, LARGEST_OBJECT, SCHEME, size_text
-from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
+from dagster_ckpt.core.paths import (
+    CHECKPOINTS_IN_STORE,
+    LARGEST_OBJECT,
+    SCHEME,
+    AlreadyExists,
+    Digest,
+    StoredObject,
+    checked_relative,
+    size_text,
+)
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord

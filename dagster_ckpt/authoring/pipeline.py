@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagster_ckpt.authoring.hooks import HookDefinition
 from dagster_ckpt.authoring.judged_sinks import judged_apart, judged_by
+from dagster_ckpt.authoring.own_objects import HookDefinition
 from dagster_ckpt.authoring.stage_settings import Boundedness, DerivedTable, PublishParticipant
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole, _composing
 from dagster_ckpt.authoring.targets import META_FOLDER, SinkTarget
@@ -18,8 +18,8 @@ from dagster_ckpt.core.chains import chained
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
 from dagster_ckpt.core.graph import Chaining, Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid, pipeline_id
-from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import Chain
+from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest
 

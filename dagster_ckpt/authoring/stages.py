@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dagster_ckpt.authoring.own_objects import check_state
 from dagster_ckpt.authoring.stage_settings import (
     QUARANTINE_SETTINGS,
     Boundedness,
@@ -28,7 +29,6 @@ from dagster_ckpt.authoring.stage_settings import (
     check_values,
     take_participant,
 )
-from dagster_ckpt.authoring.stage_state import check_state
 from dagster_ckpt.authoring.targets import (
     SinkTarget,
     SourceOrigin,
@@ -39,7 +39,7 @@ from dagster_ckpt.authoring.targets import (
 )
 from dagster_ckpt.core.config import refuse_unknown
 from dagster_ckpt.core.ids import StageUid, stage_uid
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.errors import InvalidRequest
 
 if TYPE_CHECKING:

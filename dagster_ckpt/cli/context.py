@@ -19,8 +19,8 @@ from click.core import ParameterSource
 
 from dagster_ckpt.cli.output import Output
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
-from dagster_ckpt.core.location import is_in_store, local_folder, sqlite_url
 from dagster_ckpt.core.model import LabelChanges
+from dagster_ckpt.core.paths import is_in_store, local_folder, sqlite_url
 from dagster_ckpt.errors import (
     TRACEBACK,
     CheckpointError,

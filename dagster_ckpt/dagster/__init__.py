@@ -14,11 +14,10 @@
 | ``launched/`` | a run in a program launched through Pipes: order, messages, verdict |
 | ``start`` | facts of a start: the code, and the machine before Java starts |
 | ``jobs/`` | one file per job |
-| ``pipeline_jobs`` | the jobs of one pipeline, by what they do to it |
-| ``tables/`` | published tables as inputs of assets, and materialized from Dagster |
+| ``pipeline_jobs`` | the jobs of one pipeline, by what they do to it, and their schedules |
+| ``tables`` | published tables as inputs of assets, and materialized from Dagster |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
-| ``schedules`` | epochs, savepoints, verification and dry runs on a schedule |
 | ``definitions`` | the calls that turn pipelines into Dagster definitions |
 | ``components/`` | a pipeline in YAML |
 """

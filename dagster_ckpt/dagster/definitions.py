@@ -20,27 +20,27 @@ from dagster_ckpt.dagster.checks.history import (
 from dagster_ckpt.dagster.checks.snapshot_checks import build_restorable_check, build_verified_check
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, epoch_job_name
 from dagster_ckpt.dagster.options import PipelineOptions, Tables, options_of, refuse_unknown
-from dagster_ckpt.dagster.pipeline_jobs import PipelineJobs, build_jobs
+from dagster_ckpt.dagster.pipeline_jobs import (
+    PipelineJobs,
+    build_check_schedules,
+    build_epoch_schedule,
+    build_jobs,
+    build_savepoint_schedule,
+)
 from dagster_ckpt.dagster.reports.asset import build_checkpoints_asset
 from dagster_ckpt.dagster.reports.tables import build_table_assets
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import own_resources
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
-from dagster_ckpt.dagster.schedules import (
-    build_check_schedules,
-    build_epoch_schedule,
-    build_savepoint_schedule,
-)
 from dagster_ckpt.dagster.sensors.alarms import build_failure_alarm, build_horizon_alarm
 from dagster_ckpt.dagster.sensors.location import SharedSensors
-from dagster_ckpt.dagster.sensors.on_condition import build_new_files_sensor
-from dagster_ckpt.dagster.sensors.restart import build_restart_sensor
+from dagster_ckpt.dagster.sensors.runs import build_new_files_sensor, build_restart_sensor
 from dagster_ckpt.dagster.sensors.safety_net import (
     build_run_status_sensors,
     build_safety_net_sensor,
 )
 from dagster_ckpt.dagster.start import code_facts, warn_where_checked
-from dagster_ckpt.dagster.tables.runs import build_materializable_tables
+from dagster_ckpt.dagster.tables import build_materializable_tables
 from dagster_ckpt.errors import InvalidRequest
 
 R = TypeVar("R")

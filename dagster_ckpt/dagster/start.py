@@ -30,8 +30,7 @@ from dagster_ckpt.core.restore.start_facts import (
 from dagster_ckpt.dagster import names as of
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key
 from dagster_ckpt.dagster.reports.tables import table_asset_key
-from dagster_ckpt.dagster.resources.folders import places_of, why_not_written
-from dagster_ckpt.dagster.resources.pipeline import has_variables
+from dagster_ckpt.dagster.resources.pipeline import has_variables, places_of, why_not_written
 from dagster_ckpt.errors import CheckpointError, install_extra
 from dagster_ckpt.spark.java.process import has_gateway
 from dagster_ckpt.spark.versions import refuse_channels, refuse_pipelines, refuse_streams

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
 from dagster_ckpt.core.checkpoint.statistics import (
     HISTORY_SIZE,
     SUMMARY_WINDOW,
     StatisticsSnapshot,
     snapshot_of,
 )
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
+from dagster_ckpt.core.paths import NO_SAVEPOINTS_IN_STORE, is_in_store
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ports import AuditRow, CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.record_store import LoadedRecord, Operator, RecordChange, RecordStore

@@ -4,6 +4,5 @@
 |---|---|
 | ``facts`` | what is shown, read at one moment |
 | ``sections`` | its parts, as HTML |
-| ``html`` | the page: one file without anything from elsewhere, light and dark; durations as bars |
-| ``server`` | a read-only server for it, on this machine |
+| ``html`` | the page: one file without anything from elsewhere, light and dark; its read-only server |
 """

@@ -1,13 +1,17 @@
-"""The checkpoint page as one HTML file that needs nothing else, and refreshes itself where it is served."""
+"""The checkpoint page as one HTML file, and a small read-only server of it for this machine, without login."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.units import counted, duration, moment
+from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.page.facts import CheckpointPage, Links
 from dagster_ckpt.page.sections import (
     audit,
@@ -214,3 +218,71 @@ def _document(title: str, body: str, refresh: int | None) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"{again}<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>"
     )
+
+
+_OF_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers ``/`` and ``/<pipeline>`` with what ``render`` returns for the pipeline (empty: the index).
+
+    Raises Unavailable: the port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, render: Callable[[str], str]) -> None:
+        self.render = render
+        self.names = _OF_THIS_MACHINE | {host} if host in _OF_THIS_MACHINE else None
+        """Names by which it is asked for; None: anybody may reach it, by names that only its network knows."""
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise Unavailable(
+                f"the page cannot be served at {host}:{port}: {error}. Choose another --port"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Address of the index."""
+        return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        if self.server.names is not None and self._asked_for() not in self.server.names:
+            # Another web page's name that leads here: a browser would show it this one's content.
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", f"ask for {self.server.url}")
+            return
+        name = unquote(urlsplit(self.path).path).strip("/")
+        try:
+            self._answer(HTTPStatus.OK, "text/html", self.server.render(name))
+        except (NotFound, InvalidRequest) as error:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", str(error))
+        except CheckpointError as error:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
+        except Exception as error:
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{type(error).__name__}: {error}")
+
+    def _asked_for(self) -> str:
+        host = self.headers.get("Host", "").lower()
+        return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing: a page that refreshes itself would fill the terminal."""

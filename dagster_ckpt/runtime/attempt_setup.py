@@ -12,13 +12,13 @@ from typing import Any
 
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import Moved
+from dagster_ckpt.core.checkpoint.tables import Moved
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.effects import CoordinatorEvent
 from dagster_ckpt.core.coordinator.state import AckDurability, Now, Setup
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.choice import RestoreDecision
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose, Seen
 from dagster_ckpt.errors import CheckpointError

@@ -19,8 +19,8 @@ from dagster_ckpt.core.coordinator.inputs import Closing, TimersFired
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now, Setup, reconciled
 from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import Origin
 from dagster_ckpt.core.restore.from_snapshot import line_after
@@ -44,7 +44,6 @@ from dagster_ckpt.runtime.restore_facts import (
     gather_facts,
     known_history,
     look_around,
-    wanted,
 )
 
 LINEAGES_REMEMBERED = 100
@@ -193,7 +192,7 @@ def _claim(
             "mailbox": record.mailbox if record.owner == setup.owner else (),
             **setup.lease_from(now),
             "cleanup": tuple(c.model_copy(update={"writers": ()}) for c in state.record.cleanup),
-            "line": line_after(restored, wanted(setup), facts, epoch),
+            "line": line_after(restored, facts, epoch),
             **_restored_changes(state.record, restored, epoch, now),
         }
     )

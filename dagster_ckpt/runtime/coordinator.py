@@ -9,16 +9,18 @@ from typing import cast
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.checkpoint.line import newest_retained
-from dagster_ckpt.core.checkpoint.shown import LeftTables, ShownTables
+from dagster_ckpt.core.checkpoint.tables import LeftTables, ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.lifecycle import PERIODIC, next_timer, renotified
-from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
-from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, Rejected, Triggered, TriggerOutcome
+from dagster_ckpt.core.messages import (
+    AcknowledgeResult,
+    CheckpointFailureReason,
+    StageAcknowledgement,
+    SubtaskAcknowledgement,
+)
+from dagster_ckpt.core.request import CheckpointRequest, Rejected, RunStatus, Triggered, TriggerOutcome
 from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.core.restore.matching import NonRestoredState
 from dagster_ckpt.errors import Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, first_line
@@ -37,11 +39,7 @@ from dagster_ckpt.runtime.driver.hooks import (
 from dagster_ckpt.runtime.effects import trigger_failure
 from dagster_ckpt.runtime.loop import EventLoop
 from dagster_ckpt.runtime.status import CoordinatorView
-from dagster_ckpt.runtime.stored import CheckpointLocation
 from dagster_ckpt.runtime.turn import LeaseKeeper
-
-__all__ = ["AckDurability", "AttemptSetup", "CheckpointCoordinator", "CheckpointLocation"]
-
 
 log = logging.getLogger("dagster_ckpt.coordinator")
 

@@ -28,12 +28,10 @@ from dagster_ckpt.core.coordinator.effects import (
     StopEnded,
 )
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.messages import CommitPermit, NotifyComplete
+from dagster_ckpt.core.messages import CheckpointFailureReason, CommitPermit, NotifyComplete
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef
-from dagster_ckpt.core.paths import AlreadyExists
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.paths import AlreadyExists, SnapshotLocation
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import (
     Corrupt,

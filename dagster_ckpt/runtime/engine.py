@@ -19,7 +19,7 @@ from dagster_ckpt.core.coordinator.completion import rides
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState, Decision, Now, reconciled
 from dagster_ckpt.core.coordinator.transitions import decide
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.errors import Corrupt, Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import Clock, Committed
 from dagster_ckpt.runtime import record_store as history

@@ -16,14 +16,13 @@ from typing import Protocol
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.files.shared_state import SharedStateRegistry
+from dagster_ckpt.core.files.cleaning import SharedStateRegistry
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, relative_path
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.messages import StateHandle, StateScope
 from dagster_ckpt.core.model import CheckpointMetadata, ObjectRef, StageSnapshot
-from dagster_ckpt.core.paths import AlreadyExists
+from dagster_ckpt.core.paths import AlreadyExists, SnapshotLocation
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ports import CheckpointStorage

@@ -9,13 +9,13 @@ from functools import partial
 from typing import cast
 
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables
 from dagster_ckpt.core.checkpoint.statistics import (
     CheckpointStatistics,
     CheckpointStatus,
     StatisticsSnapshot,
     snapshot_of,
 )
+from dagster_ckpt.core.checkpoint.tables import Moved, ShownTables
 from dagster_ckpt.core.coordinator import inputs as i
 from dagster_ckpt.core.coordinator.deletions import (
     due_for_cleaning,
@@ -27,9 +27,9 @@ from dagster_ckpt.core.coordinator.metadata import pending_statistics
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.coordinator.triggering import is_due
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.messages import AcknowledgeResult
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
-from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.core.restore.choice import Restore, RestoreDecision
 from dagster_ckpt.errors import CheckpointError, NotFound
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup

@@ -14,7 +14,6 @@ from dagster_ckpt.core.coordinator.inputs import HistoryOutdated
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.restore.choice import Fresh, Restore, RestoreDecision
-from dagster_ckpt.core.restore_point import Latest
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ports import AuditRow, Committed, CoordinatorStore, HistoryRow, StoredRecord
 
@@ -282,12 +281,10 @@ def restored_by(
         shown=operator.text,
     )
     rows = [by] if operator.sets_aside else []
-    if options.restore_from == Latest():
-        return rows
     match restored:
-        case Fresh():
+        case Fresh(begins_line=True):
             what, key, uri = "begun", "", ""
-        case Restore(metadata=metadata):
+        case Restore(metadata=metadata, begins_line=True):
             what = "forked" if options.fork else "restored"
             key, uri = snapshot_key(metadata.kind, metadata.checkpoint_id), restored.location.uri
         case _:

@@ -16,7 +16,7 @@ from dagster_ckpt.core.checkpoint.record import (
     CoordinatorRecord,
     PendingRecord,
 )
-from dagster_ckpt.core.location import SnapshotLocation, is_in_store, same_place
+from dagster_ckpt.core.paths import SnapshotLocation, is_in_store, same_place
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.ports import CheckpointStorage

@@ -14,8 +14,8 @@ from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.lease import holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.paths import local_path
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, RestoreDecision, choose_restore_point
 from dagster_ckpt.core.restore.facts import AttemptEnd, KnownHistory, PreviousAttempt, RestoreFacts, Seen
 from dagster_ckpt.core.restore.from_snapshot import purpose_for, restore_of

@@ -7,15 +7,14 @@ from contextlib import suppress
 
 from dagster_ckpt.core.checkpoint.line import that_tell_ends
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
+from dagster_ckpt.core.checkpoint.requests import StopOutcome
 from dagster_ckpt.core.checkpoint.statistics import HISTORY_SIZE, SUMMARY_WINDOW, StatisticsSnapshot
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import CheckpointPlan, StageStatus, bits
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.state import AckDurability, CoordinatorState
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, PipelineId, StageUid
-from dagster_ckpt.core.messages import CommitPermit
+from dagster_ckpt.core.messages import CheckpointFailureReason, CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import (
     CheckpointOutcome,
     Completed,

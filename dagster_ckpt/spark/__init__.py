@@ -7,8 +7,7 @@
 | ``directories`` | the only file that spells a path of the working directory |
 | ``files`` | whole-or-nothing file operations, alone and on many files at once |
 | ``stage_report`` | what the runner tells its host; rows and rates of a query's batches |
-| ``java_errors`` | errors that are not the query's: Java is gone, a reader's process was slow to start |
-| ``java/`` | calls into Spark's Java that PySpark does not publish |
+| ``java/`` | calls into Spark's Java that PySpark does not publish; errors that are Java's, not the query's |
 | ``quoting`` | a name in backticks |
 | ``wrapped`` | methods of PySpark that do something else for a while |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |

@@ -20,8 +20,10 @@ from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra, show
 from dagster_ckpt.spark.cluster.lost import refused_by_kubernetes
 from dagster_ckpt.spark.java.process import (
     ENDING,
+    JAVA_GONE,
     beside_arguments,
     forget_java,
+    is_java_gone,
     java_has_ended,
     of_this_start,
 )
@@ -32,7 +34,6 @@ from dagster_ckpt.spark.java.sessions import (
     log_each_error_once,
     write_local_checksums,
 )
-from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.versions import refuse_pipelines, version_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,9 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | ``flink/`` | parts of Flink's protocol that no run reaches: key groups, gated events |
 | ``barriers`` | ``BarrierHarness``: the input side of one stage, its channels played by the test |
 | ``subtask`` | ``SubtaskHarness``: the stage's side of a checkpoint, and the notices it hears |
-| ``memory`` | store and storage in memory; they pass the contract suites of the real ones |
-| ``topics`` | ``MemoryTopics``: topics that a source reads, their records expired by the test |
+| ``memory`` | store, storage and topics in memory; ``ManualClock``, deletions when the test lets them |
 | ``faults`` | calls that fail, vanish, hang or end the process |
-| ``faulty`` | the wrappers those faults work through |
-| ``clock`` | ``ManualClock``: time stands still until the test moves it |
-| ``gateway`` | ``RecordingGateway``: what tasks were asked and told |
-| ``nested`` | a folder of a storage as a storage of its own |
-| ``background`` | deletions that run when the test lets them |
+| ``faulty`` | the wrappers those faults work through; ``RecordingGateway``: what tasks were asked |
 | ``graph`` | the graph of a scenario, and names for what is in it |
 | ``sink_contract`` | ``SinkContract``: what every sink must do, to subclass in a test |
 | ``sinks/`` | its parts: publishing, rolling back, histories, contents |
@@ -48,14 +43,14 @@ _HOMES: dict[str, str] = {
     # stand-ins
     "MemoryCoordinatorStore": "testing.memory",
     "MemoryCheckpointStorage": "testing.memory",
-    "MemoryTopics": "testing.topics",
+    "MemoryTopics": "testing.memory",
     "FaultyStore": "testing.faulty",
     "FaultyStorage": "testing.faulty",
     "UnreliableStore": "testing.faults",
     "UnreliableStorage": "testing.faults",
     "BlockedDeletions": "testing.faults",
     "HangingStorage": "testing.faults",
-    "NestedStorage": "testing.nested",
+    "NestedStorage": "testing.memory",
     "FailNext": "testing.faults",
     "CrashAt": "testing.faults",
     "Unreliable": "testing.faults",
@@ -65,12 +60,12 @@ _HOMES: dict[str, str] = {
     "Fault": "testing.faulty",
     "Call": "testing.faulty",
     "SimulatedCrash": "testing.faulty",
-    "ManualClock": "testing.clock",
-    "RecordingGateway": "testing.gateway",
-    "ManualBackground": "testing.background",
+    "ManualClock": "testing.memory",
+    "RecordingGateway": "testing.faulty",
+    "ManualBackground": "testing.memory",
     # what they answer with
-    "AcknowledgeResult": "core.reasons",
-    "CheckpointFailureReason": "core.reasons",
+    "AcknowledgeResult": "core.messages",
+    "CheckpointFailureReason": "core.messages",
     "FailureDecision": "core.checkpoint.failures",
     "Triggered": "core.request",
     "Queued": "core.request",
@@ -84,7 +79,7 @@ _HOMES: dict[str, str] = {
     "calculate_plan": "core.checkpoint.tasks",
     "CompletedStore": "core.files.retention",
     "Cleanups": "core.files.cleaning",
-    "SharedStateRegistry": "core.files.shared_state",
+    "SharedStateRegistry": "core.files.cleaning",
     "snapshot_of": "core.checkpoint.statistics",
     "match_stages": "core.restore.matching",
     "options_for": "core.alignment.events",
@@ -95,7 +90,7 @@ _HOMES: dict[str, str] = {
 
 _MODULES: dict[str, str] = {
     "alignment": "core.alignment",
-    "assignment": "testing.flink.assignment",
+    "assignment": "testing.flink.key_groups",
     "cleaning": "core.files.cleaning",
     "config": "core.config",
     "failures": "core.checkpoint.failures",
@@ -103,19 +98,19 @@ _MODULES: dict[str, str] = {
     "graph": "core.graph",
     "ids": "core.ids",
     "key_groups": "testing.flink.key_groups",
-    "list_state": "core.restore.list_state",
-    "local_recovery": "core.files.local_recovery",
+    "list_state": "authoring.own_objects",
+    "local_recovery": "core.files.retention",
     "matching": "core.restore.matching",
     "messages": "core.messages",
     "metadata_text": "core.metadata_text",
     "model": "core.model",
     "outcomes": "core.request",
     "plan": "core.checkpoint.tasks",
-    "properties": "core.properties",
-    "reasons": "core.reasons",
+    "properties": "core.request",
+    "reasons": "core.messages",
     "requests": "core.checkpoint.requests",
     "retention": "core.files.retention",
-    "shared_state": "core.files.shared_state",
+    "shared_state": "core.files.cleaning",
     "statistics": "core.checkpoint.statistics",
 }
 """Modules whose rules a scenario may want as a whole -> where each is."""

@@ -42,9 +42,8 @@ from dagster_ckpt.core.alignment import (
 )
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import checkpoint_id
-from dagster_ckpt.core.messages import Alignment, BarrierOptions
+from dagster_ckpt.core.messages import Alignment, BarrierOptions, CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import InvalidRequest
 
 ALIGNED = BarrierOptions()

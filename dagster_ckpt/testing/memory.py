@@ -1,4 +1,4 @@
-"""In-memory stand-ins for the two ports that keep things; both pass the contract suites of the real ones.
+"""Stand-ins in memory: of the two ports that keep things, of topics, and of time and deletions, as the test says.
 
 They are public: tests of pipelines may use them. State survives a simulated crash of the coordinator, because
 it lives in the object, not in its user; two coordinators that race share one object.
@@ -8,14 +8,74 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from dagster_ckpt.authoring.targets import SourceOrigin
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject, checked_relative
+from dagster_ckpt.core.restore.horizon import Bounds, Positions, TopicBounds, TopicClock
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.ports import AuditRow, CheckpointStorage, Committed, Conflict, HistoryRow, StoredRecord
+
+
+class ManualClock:
+    """A clock that stands still until ``advance``; both its times move together."""
+
+    def __init__(self, *, now: float = 1_000_000.0, monotonic: float = 1_000.0) -> None:
+        self._now = now
+        self._monotonic = monotonic
+
+    def now(self) -> float:
+        """Seconds since the Unix epoch."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. Raises ValueError for a negative number."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards: {seconds}")
+        self._now += seconds
+        self._monotonic += seconds
+
+
+class ManualBackground:
+    """Runs work at once, or keeps it back between ``block`` and ``release``."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        """Work kept back, in order."""
+        self._is_blocked = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run the work, or keep it back."""
+        if self._is_blocked:
+            self.waiting.append(work)
+        else:
+            work()
+
+    def drain(self) -> None:
+        """Do nothing more: work that is kept back stays so (a coordinator that closes must not hang a test)."""
+
+    def block(self) -> None:
+        """Keep everything back from now on."""
+        self._is_blocked = True
+
+    def release(self, count: int | None = None) -> None:
+        """Run what was kept back, oldest first; with ``count`` only so many, and the rest stays blocked."""
+        self._is_blocked = count is not None
+        due, self.waiting = self.waiting[:count], self.waiting[len(self.waiting[:count]) :]
+        for work in due:
+            work()
+
+    def forget(self) -> None:
+        """Lose what was kept back, as a crash does."""
+        self.waiting = []
+        self._is_blocked = False
 
 
 class MemoryCoordinatorStore:
@@ -134,3 +194,114 @@ class MemoryCheckpointStorage:
             for key in keys:
                 if self.contents.pop(checked_relative(key), None) is not None:
                     self.deleted.append(key)
+
+
+class NestedStorage:
+    """The keys of ``inner`` below ``prefix``."""
+
+    def __init__(self, inner: CheckpointStorage, prefix: str) -> None:
+        self.base_uri = f"{inner.base_uri}/{prefix}"
+        self._inner = inner
+        self._prefix = prefix
+
+    def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
+        """Store under a new key."""
+        made = self._inner.create(f"{self._prefix}/{key}", source)
+        return AlreadyExists(key) if isinstance(made, AlreadyExists) else made
+
+    def read(self, key: str) -> bytes:
+        """Return the whole content. Raises NotFound."""
+        return self._inner.read(f"{self._prefix}/{key}")
+
+    def fetch(self, key: str, target: Path, expected: Digest) -> None:
+        """Write the content to a new local file, verified."""
+        self._inner.fetch(f"{self._prefix}/{key}", target, expected)
+
+    def list(self, prefix: str) -> Iterable[StoredObject]:
+        """Yield every object below ``prefix``."""
+        whole = f"{self._prefix}/{prefix}" if prefix else self._prefix
+        cut = len(self._prefix) + 1
+        return iter([StoredObject(item.key[cut:], item.size) for item in self._inner.list(whole)])
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove exactly these keys."""
+        self._inner.delete([f"{self._prefix}/{key}" for key in keys])
+
+
+class MemoryTopics(SourceOrigin):
+    """Topics whose records a test adds and expires; it passes the contract suite of the real ones."""
+
+    def __init__(self) -> None:
+        self.place = "memory://topics"
+        self.groups: dict[str, Positions] = {}
+        """What consumer groups were told."""
+        self.is_down = False
+        """True: nobody answers."""
+        self._made: dict[str, int] = {}
+        self._retention: dict[str, float | None] = {}
+        self._times: dict[str, list[list[float]]] = {}
+        self._earliest: dict[tuple[str, int], int] = {}
+
+    def open(self) -> MemoryTopics:
+        """Return itself."""
+        return self
+
+    def create(self, topic: str, partitions: int = 1, *, retention: float | None = None) -> None:
+        """Make a topic, or make it again without its records."""
+        self._made[topic] = self._made.get(topic, 0) + 1
+        self._retention[topic] = retention
+        self._times[topic] = [[] for _ in range(partitions)]
+        for partition in range(partitions):
+            self._earliest.pop((topic, partition), None)
+
+    def delete(self, topic: str) -> None:
+        """Remove a topic."""
+        del self._times[topic], self._retention[topic]
+
+    def append(self, topic: str, partition: int, records: int, *, at: float = 0.0) -> None:
+        """Add records of one time."""
+        self._times[topic][partition] += [at] * records
+
+    def expire(self, topic: str, partition: int, before: int) -> None:
+        """Remove the records with lower offsets."""
+        self._earliest[topic, partition] = before
+
+    def bounds(self, topics: Collection[str]) -> TopicBounds:
+        """Return the ends of every partition of these topics."""
+        self._answer()
+        return {
+            topic: {
+                partition: Bounds(earliest=self._earliest.get((topic, partition), 0), latest=len(times))
+                for partition, times in enumerate(self._times[topic])
+            }
+            for topic in topics
+            if topic in self._times
+        }
+
+    def ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return which of the topics of its name each is."""
+        self._answer()
+        return {topic: f"{topic} {self._made[topic]}" for topic in topics if topic in self._times}
+
+    def clocks(self, positions: Positions) -> Mapping[str, TopicClock]:
+        """Return how long records are kept, and of when those are that would be read next."""
+        self._answer()
+        found = {}
+        for topic, partitions in positions.items():
+            retention = self._retention[topic]
+            times = {
+                partition: self._times[topic][partition][at]
+                for partition, at in partitions.items()
+                if retention is not None and at < len(self._times[topic][partition])
+            }
+            found[topic] = TopicClock(retention=retention, times=times)
+        return found
+
+    def commit(self, group: str, positions: Positions) -> None:
+        """Note what a group was told."""
+        self._answer()
+        self.groups[group] = positions
+
+    def _answer(self) -> None:
+        if self.is_down:
+            raise Unavailable(f"{self.place} did not answer: ask again")

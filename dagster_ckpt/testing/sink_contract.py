@@ -17,12 +17,10 @@
 
 from __future__ import annotations
 
-from dagster_ckpt.testing.sinks.contents import ContentContract
 from dagster_ckpt.testing.sinks.histories import HistoryContract
-from dagster_ckpt.testing.sinks.keys import KeyContract
-from dagster_ckpt.testing.sinks.publishing import PublishContract
+from dagster_ckpt.testing.sinks.keys import ContentContract, KeyContract
+from dagster_ckpt.testing.sinks.publishing import PublishContract, StagedContract
 from dagster_ckpt.testing.sinks.rolling_back import RollBackContract
-from dagster_ckpt.testing.sinks.staged import StagedContract
 from dagster_ckpt.testing.sinks.together import TogetherContract
 
 

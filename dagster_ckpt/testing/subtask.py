@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from dagster_ckpt.core.ids import CheckpointId, checkpoint_id
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import BarrierOptions, CheckpointFailureReason, StateHandle, SubtaskReport
 from dagster_ckpt.core.subtask.checkpoints import (
     OnSyncFailure,
     SubtaskCheckpoints,

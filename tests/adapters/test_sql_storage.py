@@ -17,8 +17,7 @@ from dagster_ckpt.adapters import sql_database, sql_engine
 from dagster_ckpt.adapters.fsspec_storage import open_storage
 from dagster_ckpt.adapters.sql_store import SqlCheckpointStorage, SqlCoordinatorStore
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import LARGEST_OBJECT
-from dagster_ckpt.core.paths import StoredObject
+from dagster_ckpt.core.paths import LARGEST_OBJECT, StoredObject
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.ports import StoredRecord

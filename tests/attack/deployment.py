@@ -20,8 +20,7 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import Chain
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import Completed
+from dagster_ckpt.core.request import Completed, RunStatus
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -32,7 +31,7 @@ from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.snapshot import take
-from dagster_ckpt.testing.background import ManualBackground
+from dagster_ckpt.testing.memory import ManualBackground
 from tests.attack.definition import AS_BEGUN, Definition
 from tests.attack.outsides import Kind, Row, rows_of
 from tests.attack.played import (

@@ -22,8 +22,7 @@ from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
-from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
-from dagster_ckpt.spark.channel.release import Limit, next_end
+from dagster_ckpt.spark.channel.positions import Limit, channel_positions, names_of_inputs, next_end
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.files import DataFile, batch_folder_name

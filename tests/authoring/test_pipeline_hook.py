@@ -14,7 +14,7 @@ from dagster_ckpt import (
     spark_sink,
     spark_source,
 )
-from dagster_ckpt.authoring.hooks import HookDefinition
+from dagster_ckpt.authoring.own_objects import HookDefinition
 from dagster_ckpt.core.ids import PipelineId
 
 

@@ -11,8 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.page.facts import page_facts
-from dagster_ckpt.page.html import page_html
-from dagster_ckpt.page.server import PageServer
+from dagster_ckpt.page.html import PageServer, page_html
 from tests.operations.world import SALES, World
 from tests.progress import QUIET
 

@@ -7,15 +7,15 @@ import pytest
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CoordinatorEpoch, ExecutionAttempt, StageUid
+from dagster_ckpt.core.messages import AcknowledgeResult as Result
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.messages import StateHandle, SubtaskReport
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.reasons import AcknowledgeResult as Result
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Completed, Failed, Pending
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.events import RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
-from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice
+from dagster_ckpt.testing.faulty import AbortNotice, CompleteNotice
 from tests.coordinator.scenarios import two
 
 # --- acknowledge --------------------------------------------------------------------------------------------

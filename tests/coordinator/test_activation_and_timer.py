@@ -9,8 +9,8 @@ import pytest
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.graph import Edge
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import HarnessOptions

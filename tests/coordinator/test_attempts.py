@@ -9,17 +9,16 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.lease import LEASE, LONGEST
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, left_by
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord, left_by
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.messages import AcknowledgeResult as Result
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot, TableSnapshot
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult as Result
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.request import Completed, Failed
+from dagster_ckpt.core.request import Completed, Failed, RunStatus
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, NotFound

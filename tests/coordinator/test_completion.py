@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted
+from dagster_ckpt.core.messages import AcknowledgeResult as Result
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult as Result
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.request import Completed, Failed, Rejected
+from dagster_ckpt.core.request import Completed, Failed, Rejected, RunStatus
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
 from dagster_ckpt.testing.faults import Operation
-from dagster_ckpt.testing.gateway import CompleteNotice
+from dagster_ckpt.testing.faulty import CompleteNotice
 from tests.coordinator.scenarios import two
 
 TOLERANT: Settings = {"tolerable_failed_checkpoints": 5}

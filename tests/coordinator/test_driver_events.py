@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
+from dagster_ckpt.core.messages import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import Rejected
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.events import Answering, RecordingOperatorCoordinator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.coordinator.effects import CheckpointFailed
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from tests.coordinator.scenarios import two
 
 

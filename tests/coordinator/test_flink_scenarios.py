@@ -8,15 +8,14 @@ from typing import Unpack
 import pytest
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.checkpoint.requests import NotStopped, StoppedBadly
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped, StoppedBadly
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.messages import AcknowledgeResult as Result
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult as Result
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
-from dagster_ckpt.core.request import Queued, Rejected, Triggered
+from dagster_ckpt.core.request import Queued, Rejected, RunStatus, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.events import (

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from dagster_ckpt.core.checkpoint.requests import NotStopped
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import NotStopped
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Queued, Rejected, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.testing.coordinator.events import RecordingHook, RecordingOperatorCoordinator

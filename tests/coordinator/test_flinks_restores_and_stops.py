@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.coordinator.scenarios import two

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, StageUid
+from dagster_ckpt.core.messages import AcknowledgeResult as Result
 from dagster_ckpt.core.messages import StateHandle, StateScope
-from dagster_ckpt.core.reasons import AcknowledgeResult as Result
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 
 BASE = "memory://checkpoints"

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Rejected
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.events import (

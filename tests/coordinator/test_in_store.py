@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.location import STORE_LIMITS
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.paths import STORE_LIMITS
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

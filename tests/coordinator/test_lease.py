@@ -12,8 +12,7 @@ import pytest
 from dagster_ckpt.core.checkpoint.lease import LEASE, Lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.coordinator.admission import Waiting
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, RunStatus
 from dagster_ckpt.core.supervision.ownership import may_be_asked
 from dagster_ckpt.errors import Fenced
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup, Occupied, Ownership

@@ -7,7 +7,7 @@ import pytest
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.testing.coordinator.events import RecordingHook, RecordingOperatorCoordinator
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

@@ -9,8 +9,8 @@ import pytest
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus, summarize
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import PipelineId, StageUid
+from dagster_ckpt.core.messages import AcknowledgeResult
 from dagster_ckpt.core.model import CheckpointKind, SnapshotMetrics
-from dagster_ckpt.core.reasons import AcknowledgeResult
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
 from tests.coordinator.scenarios import two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
+from dagster_ckpt.core.checkpoint.requests import (
     NotStopped,
     SavepointCreated,
     SavepointFailed,
@@ -17,8 +17,8 @@ from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.coordinator.effects import StopEnded
 from dagster_ckpt.core.graph import Edge
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, StageUid
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import CheckpointRequest, Rejected
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ShownTable, ShownTables
+from dagster_ckpt.core.checkpoint.tables import ShownTable, ShownTables
 from dagster_ckpt.core.coordinator.completion import RIDES
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness, RecordingHook
 from tests.records import find_record

@@ -9,8 +9,8 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.messages import Alignment, NotifyComplete
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.request import Failed, Queued, Rejected, SnapshotScope, Triggered
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.metadata_text import MAX_STATE_BYTES, decode_state, encode_state
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import Failed, Pending
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, Unavailable
 from dagster_ckpt.runtime.driver.user_hook import UserHook

@@ -14,7 +14,7 @@ from dagster_ckpt.core.config import (
     RestoreOptions,
 )
 from dagster_ckpt.core.flink_options import FORMER
-from dagster_ckpt.core.location import StorageKind
+from dagster_ckpt.core.paths import StorageKind
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig
-from dagster_ckpt.core.location import STORE_LIMITS, StorageKind, is_in_store, size_text
+from dagster_ckpt.core.paths import STORE_LIMITS, StorageKind, is_in_store, size_text
 from dagster_ckpt.errors import InvalidRequest
 
 MB = 1024**2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.engine import make_url
 
-from dagster_ckpt.core.location import sqlite_path, sqlite_url
+from dagster_ckpt.core.paths import sqlite_path, sqlite_url
 
 
 @pytest.mark.parametrize("path", ["/data/store.db", "/my data/%20.db", "/what?one/a#b.db", "/ü/100%.db"])

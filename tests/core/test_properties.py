@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, ExternalizedCheckpointRetention
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import (
+from dagster_ckpt.core.request import (
     CheckpointProperties,
     RunStatus,
     SharingStrategy,

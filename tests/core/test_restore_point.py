@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.config import RestoreOptions
-from dagster_ckpt.core.location import folder_of, same_place
+from dagster_ckpt.core.paths import folder_of, same_place
 from dagster_ckpt.core.restore_point import (
     At,
     Key,

@@ -15,22 +15,25 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.failures import UNLIMITED
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import Moved, ShownTable, ShownTables
+from dagster_ckpt.core.checkpoint.tables import Moved, ShownTable, ShownTables
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import NotifyComplete, StageAcknowledgement, StateHandle, StateScope
+from dagster_ckpt.core.messages import (
+    CheckpointFailureReason,
+    NotifyComplete,
+    StageAcknowledgement,
+    StateHandle,
+    StateScope,
+)
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, StageSnapshot
 from dagster_ckpt.core.paths import CheckpointPaths
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, Triggered
+from dagster_ckpt.core.request import CheckpointRequest, RunStatus, Triggered
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CheckpointStorage
-from dagster_ckpt.runtime.coordinator import AttemptSetup, CheckpointCoordinator
+from dagster_ckpt.runtime.attempt_setup import AttemptSetup
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.files import handles_of, no_manifest, write_subtask_handles
-from dagster_ckpt.testing.background import ManualBackground
-from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faults import (
     Call,
     CrashAt,
@@ -40,9 +43,14 @@ from dagster_ckpt.testing.faults import (
     Operation,
     SimulatedCrash,
 )
-from dagster_ckpt.testing.gateway import RecordingGateway
+from dagster_ckpt.testing.faulty import RecordingGateway
 from dagster_ckpt.testing.graph import build_graph
-from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from dagster_ckpt.testing.memory import (
+    ManualBackground,
+    ManualClock,
+    MemoryCheckpointStorage,
+    MemoryCoordinatorStore,
+)
 from tests.properties import fifth
 from tests.records import find_record
 

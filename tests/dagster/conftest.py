@@ -22,9 +22,9 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.dagster.names import PIPELINE_TAG
-from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.world import ScenarioWorld
+from dagster_ckpt.testing.memory import ManualClock
 from tests.records import stored_record
 from tests.spark.epoch.small_pipeline import shop
 

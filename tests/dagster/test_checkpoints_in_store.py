@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource
-from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
+from dagster_ckpt.core.paths import CHECKPOINTS_IN_STORE
 from dagster_ckpt.errors import InvalidRequest
 from tests.spark.epoch.small_pipeline import shop
 

@@ -23,8 +23,8 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.restore_point import restore_point
-from dagster_ckpt.dagster.resources import folders
-from dagster_ckpt.dagster.resources.folders import gone_with_container, why_not_written
+from dagster_ckpt.dagster.resources import pipeline as resources
+from dagster_ckpt.dagster.resources.pipeline import gone_with_container, why_not_written
 from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
 
@@ -222,7 +222,7 @@ def test_places_that_go_with_a_container_are_told(
     base = tmp_path / "lab"
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 8:1 {mounted.format(base=base)}\n")
-    monkeypatch.setattr(folders, "MOUNTS", mounts)
+    monkeypatch.setattr(resources, "MOUNTS", mounts)
     resource = CheckpointCoordinatorResource(
         base_dir=str(base), store_url="postgresql://host/db", checkpoint_dir="s3://lake/checkpoints"
     )
@@ -232,5 +232,5 @@ def test_places_that_go_with_a_container_are_told(
         f"table_dir ({base}/tables/p), savepoint_dir ({base}/savepoints): on a disk of this container, which "
     )
     assert said.startswith(expected) if told else said == ""
-    monkeypatch.setattr(folders, "CONTAINER_MARKS", ())
+    monkeypatch.setattr(resources, "CONTAINER_MARKS", ())
     assert gone_with_container(resource, named("p"), environment={}) == "", "this is no container"

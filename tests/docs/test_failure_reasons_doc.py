@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from tests.root import ROOT
 
 DOC = ROOT / "docs" / "reference" / "failure-reasons.md"
@@ -30,7 +30,7 @@ NEEDS = {
 }
 """What a run would have to say for a reason; where one begins to, its mark on the page is to go."""
 RUNS = ("authoring", "spark", "runtime", "operations", "dagster")
-ONLY_TOLD = ("core/reasons.py", "core/supervision/alarms.py")
+ONLY_TOLD = ("core/messages.py", "core/supervision/alarms.py")
 
 
 def sources(*rooms: str) -> dict[str, str]:

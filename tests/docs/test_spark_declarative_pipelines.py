@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark import pipelines
 
-from dagster_ckpt.ext.spark_pipelines import spec
+from dagster_ckpt.ext.spark_pipelines import graph
 from tests.root import ROOT
 
 TABLE = (ROOT / "docs" / "reference" / "spark-declarative-pipelines.md").read_text()
@@ -37,7 +37,7 @@ def test_every_field_of_a_spec_file_has_a_row() -> None:
         name
         for row in re.findall(r"^\| (`.*?) \|", fields, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", row)
-    } == set(spec._FIELDS)
+    } == set(graph._FIELDS)
 
 
 @pytest.mark.nightly

@@ -26,9 +26,9 @@ from dagster_ckpt.adapters.sql_store import SqlCoordinatorStore
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions, StorageKind
 from dagster_ckpt.core.coordinator.effects import CoordinatorEvent
-from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata
+from dagster_ckpt.core.paths import CHECKPOINTS_IN_STORE
 from dagster_ckpt.core.paths import metadata as metadata_key
 from dagster_ckpt.ports import AuditRow, CheckpointStorage
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup

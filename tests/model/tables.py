@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ShownTable, ShownTables
+from dagster_ckpt.core.checkpoint.tables import ShownTable, ShownTables
 from dagster_ckpt.core.restore.choice import Adopt, Restore
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.faulty import SimulatedCrash

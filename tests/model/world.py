@@ -16,12 +16,10 @@ from typing import Any
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, parse_record
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CheckpointTriggered
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import StateHandle
+from dagster_ckpt.core.messages import AcknowledgeResult, StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, StageSnapshot
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import AcknowledgeResult
-from dagster_ckpt.core.request import SnapshotScope, Triggered
+from dagster_ckpt.core.request import RunStatus, SnapshotScope, Triggered
 from dagster_ckpt.errors import Fenced, OutcomeUnknown, Unavailable
 from dagster_ckpt.runtime.files import handles_of, no_manifest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

@@ -20,21 +20,20 @@ from dagster_ckpt.core.checkpoint.record import (
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     CheckpointKind,
     FileEntry,
     StageSnapshot,
     TableSnapshot,
 )
-from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import RunStatus, properties_for
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.ports import CheckpointStorage, Committed, CoordinatorStore, HistoryRow
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.snapshot.upload import UploadMode
-from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
-from dagster_ckpt.testing.nested import NestedStorage
+from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore, NestedStorage
 from tests.records import find_record
 from tests.snapshots import complete, take_part
 from tests.spark.snapshot.fake_checkpoint import FakeQuery

@@ -12,12 +12,11 @@ from urllib.request import urlopen
 import pytest
 
 from dagster_ckpt.core import units
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.page.facts import CheckpointPage, Links, page_facts
-from dagster_ckpt.page.html import index_html, page_html
-from dagster_ckpt.page.server import PageServer
+from dagster_ckpt.page.html import PageServer, index_html, page_html
 from dagster_ckpt.ports import AuditRow
 from tests.operations.world import SALES, World
 

@@ -18,9 +18,9 @@ import pytest
 from dagster_ckpt.core.checkpoint.record import parse_record
 from dagster_ckpt.core.ids import PipelineId, file_name, relative_path
 from dagster_ckpt.core.json_text import DEEPEST, parse_json
-from dagster_ckpt.core.location import folder_of
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import FileEntry, FileKind, StageSnapshot
+from dagster_ckpt.core.paths import folder_of
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
 from dagster_ckpt.ext.attach.sinks import named_files
 from dagster_ckpt.ext.upgrade_plan.rebuild import forget_savepoint

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dagster_ckpt.spark.java_errors import JavaErrors
+from dagster_ckpt.spark.java.process import JavaErrors
 
 
 class OfJava(Exception):

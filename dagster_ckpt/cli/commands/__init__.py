@@ -3,16 +3,12 @@
 | file | what it owns |
 |---|---|
 | ``list`` | what can be restored from, and what ever was |
-| ``history`` | the last checkpoints in a terminal, once or live (``top``); who restored, forked, disposed (``audit``) |
-| ``page`` | the checkpoint page, as a file or served |
-| ``check`` | whether the pipelines of the code could start, without Java |
+| ``history`` | last checkpoints: once, live (``top``), as a ``page``; who restored or disposed (``audit``) |
 | ``show`` | what one snapshot holds; a stage's state at it (``inspect``) |
-| ``verify`` | every file read back and compared; the store and the storage compared (``doctor``) |
+| ``verify`` | files read back and compared; store and storage (``doctor``); whether pipelines could start (``check``) |
 | ``diff`` | what two snapshots differ in; two published tables (``diff-tables``) |
-| ``savepoint`` | taken by the pipeline's job, also to stop a stream; ``checkpoint`` |
+| ``savepoint`` | taken by the pipeline's job, copied (``export``), or from elsewhere (``import``, ``adopt``) |
 | ``restore`` | a run of the pipeline's job from a snapshot; what it would do (``preview``) |
 | ``blue_green`` | a ``fork`` begins with a snapshot, is compared, and readers are swapped to it; ``replay`` |
-| ``export`` | a snapshot copied to another place; one from elsewhere becomes a savepoint (``import``, ``adopt``) |
-| ``clean`` | what checkpoints that are over have left behind goes; a savepoint and its files (``dispose``) |
-| ``maintain`` | tables: small files merged, old ones removed; rows requeued, published, set aside |
+| ``maintain`` | tables kept small, rows requeued, published, set aside; what is over goes (``clean``, ``dispose``) |
 """

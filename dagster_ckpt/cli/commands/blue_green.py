@@ -30,9 +30,8 @@ from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.deployment import load_record
 from dagster_ckpt.operations.readers.blue_green import compare_readers, name_of
-from dagster_ckpt.operations.readers.open_sink import Coordinator
+from dagster_ckpt.operations.readers.open_sink import Coordinator, readers_of
 from dagster_ckpt.operations.readers.replay import plan_replay
-from dagster_ckpt.operations.readers.served import readers_of
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 
 

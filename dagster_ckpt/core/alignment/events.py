@@ -11,9 +11,8 @@ from typing import Protocol, TypeAlias
 
 from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId, OfCheckpoint
-from dagster_ckpt.core.messages import Alignment, BarrierOptions
+from dagster_ckpt.core.messages import Alignment, BarrierOptions, CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.errors import InvalidRequest
 
 

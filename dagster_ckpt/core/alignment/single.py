@@ -31,7 +31,7 @@ from dagster_ckpt.core.alignment.events import (
 from dagster_ckpt.core.alignment.phases import AlignedPhase, AlignmentCount, Outcome, Phase, deadline
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import Alignment
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -32,7 +32,7 @@ from dagster_ckpt.core.alignment.phases import AlignmentCount
 from dagster_ckpt.core.alignment.single import AfterEnd, SingleCheckpointHandler, Switching
 from dagster_ckpt.core.config import CheckpointConfig, CheckpointingMode
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
 
 MAX_TRACKED = 50

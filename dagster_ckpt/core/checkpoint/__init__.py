@@ -2,14 +2,13 @@
 
 | file | what it owns |
 |---|---|
-| ``requests`` | the only queue of requests; when the periodic scheduler fires |
+| ``requests`` | the only queue of requests; when the periodic scheduler fires; a stop with a savepoint |
 | ``tasks`` | status and current try of every subtask; which subtasks are triggered, waited for and notified |
 | ``pending`` | how far a pending checkpoint got |
 | ``record`` | the coordinator's durable record of one pipeline |
-| ``requeue`` | orders to put quarantined rows through their stage again |
+| ``tables`` | tables that readers find; orders to put quarantined rows through their stage again |
 | ``line`` | which retained checkpoints a restore left behind |
 | ``lease`` | whether an attempt's process is alive: its lease, and watching it |
 | ``statistics`` | numbers of a checkpoint, and what they add up to |
 | ``failures`` | whether a failed checkpoint fails the run |
-| ``stop_with_savepoint`` | its two facts and three endings |
 """

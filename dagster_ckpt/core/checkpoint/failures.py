@@ -10,8 +10,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind, Record
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 
 UNLIMITED = 2**31 - 1
 """As ``tolerable_failed_checkpoints``: nothing is counted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import BeforeRestore, CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.restore.facts import RestoreLine
 
 

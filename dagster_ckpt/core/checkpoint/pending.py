@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 from dagster_ckpt.core.checkpoint.record import PendingRecord, PendingStageRecord
 from dagster_ckpt.core.checkpoint.tasks import CheckpointPlan, TaskTable
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, ExecutionAttempt, StageUid
-from dagster_ckpt.core.messages import StateHandle, SubtaskAcknowledgement, SubtaskReport
+from dagster_ckpt.core.messages import AcknowledgeResult, StateHandle, SubtaskAcknowledgement, SubtaskReport
 from dagster_ckpt.core.model import SnapshotMetrics
-from dagster_ckpt.core.reasons import AcknowledgeResult
 
 T = TypeVar("T")
 

@@ -11,11 +11,9 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from dagster_ckpt.core.checkpoint.failures import FailureCounter
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTables
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord, ServingRecord, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
 from dagster_ckpt.core.json_text import first_problem
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     Chain,
     CheckpointKind,
@@ -26,8 +24,8 @@ from dagster_ckpt.core.model import (
     StageSnapshot,
     TableSnapshot,
 )
-from dagster_ckpt.core.properties import CheckpointProperties, RunStatus
-from dagster_ckpt.core.request import SnapshotScope
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import CheckpointProperties, RunStatus, SnapshotScope
 from dagster_ckpt.core.restore.facts import KnownSnapshot, RestoreLine
 from dagster_ckpt.errors import Corrupt
 

@@ -31,10 +31,15 @@ from dagster_ckpt.core.coordinator.metadata import build_metadata, partly_finish
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.triggering import to_hooks, to_stages
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.messages import StageAcknowledgement, StateHandle, StateScope
+from dagster_ckpt.core.messages import (
+    AcknowledgeResult,
+    CheckpointFailureReason,
+    StageAcknowledgement,
+    StateHandle,
+    StateScope,
+)
 from dagster_ckpt.core.model import CheckpointMetadata, SnapshotMetrics
-from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.errors import InvalidRequest
 
 # --- acknowledgements ---------------------------------------------------------------------------------------
@@ -335,11 +340,8 @@ def writer_ended(state: CoordinatorState, checkpoint_id: CheckpointId, uid: str)
     cleanup = _cleanup_of(state, checkpoint_id)
     if cleanup is None or uid not in cleanup.writers:
         return Decision(state=state)
-    left = tuple(w for w in cleanup.writers if w != uid)
-    changed = tuple(
-        c.model_copy(update={"writers": left}) if c.checkpoint_id == checkpoint_id else c
-        for c in state.record.cleanup
-    )
+    left = cleanup.model_copy(update={"writers": tuple(w for w in cleanup.writers if w != uid)})
+    changed = tuple(left if c is cleanup else c for c in state.record.cleanup)
     return Decision(state=state.with_record(cleanup=changed))
 
 

@@ -16,18 +16,23 @@ from dagster_ckpt.core.checkpoint.record import (
     MailRecord,
     OperationRecord,
 )
-from dagster_ckpt.core.checkpoint.requests import QueuedRequest
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointFailed
+from dagster_ckpt.core.checkpoint.requests import QueuedRequest, SavepointFailed
 from dagster_ckpt.core.checkpoint.tasks import blocking_edge
 from dagster_ckpt.core.coordinator.effects import CheckpointRejected
 from dagster_ckpt.core.coordinator.inputs import HistoryOutdated, LeaseRenewed, MailTaken, RequestBroken
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.location import NO_SAVEPOINTS_IN_STORE, is_in_store
-from dagster_ckpt.core.properties import properties_for
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, Queued, Rejected, Triggered, TriggerOutcome
+from dagster_ckpt.core.messages import CheckpointFailureReason
+from dagster_ckpt.core.paths import NO_SAVEPOINTS_IN_STORE, is_in_store
+from dagster_ckpt.core.request import (
+    CheckpointRequest,
+    Queued,
+    Rejected,
+    Triggered,
+    TriggerOutcome,
+    properties_for,
+)
 from dagster_ckpt.errors import InvalidRequest
 
 # --- request ------------------------------------------------------------------------------------------------

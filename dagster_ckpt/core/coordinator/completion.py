@@ -17,10 +17,9 @@ from dagster_ckpt.core.checkpoint.record import (
     FailedRecord,
     PendingRecord,
 )
-from dagster_ckpt.core.checkpoint.requeue import left_by
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.requests import SavepointCreated, SavepointFailed
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import SavepointCreated, SavepointFailed
+from dagster_ckpt.core.checkpoint.tables import ShownTables, left_by
 from dagster_ckpt.core.coordinator.effects import (
     AbortCoordinators,
     AbortHooks,
@@ -39,8 +38,7 @@ from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.coordinator.stopping import fail_job, with_savepoint_result
 from dagster_ckpt.core.files.retention import CompletedStore, completed_store
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.messages import NotifyAborted
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted
 from dagster_ckpt.errors import InvalidRequest
 
 FAILED_REMEMBERED = 64

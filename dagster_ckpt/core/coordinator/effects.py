@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, OfCheckpoint, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.messages import NotifyAborted, StateHandle, TriggerStages
+from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted, StateHandle, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.core.request import CheckpointRequest
 
 

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dagster_ckpt.core.checkpoint.record import ForgottenHistory
-from dagster_ckpt.core.checkpoint.shown import LeftTables, ShownTables
+from dagster_ckpt.core.checkpoint.tables import LeftTables, ShownTables
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, OfCheckpoint, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
-from dagster_ckpt.core.messages import StageAcknowledgement, SubtaskAcknowledgement
+from dagster_ckpt.core.messages import CheckpointFailureReason, StageAcknowledgement, SubtaskAcknowledgement
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import CheckpointRequest, RunStatus
 
 # --- from users of the coordinator ------------------------------------------------------------------------
 

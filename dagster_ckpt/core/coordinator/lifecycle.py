@@ -10,7 +10,7 @@ from dataclasses import replace
 from dagster_ckpt.core.checkpoint.line import is_ending_the_run, newest_retained
 from dagster_ckpt.core.checkpoint.pending import Phase
 from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
+from dagster_ckpt.core.checkpoint.requests import StopWithSavepoint
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, blocking_edge
 from dagster_ckpt.core.coordinator.acknowledgements import finalize_if_complete, writer_ended
 from dagster_ckpt.core.coordinator.admission import check_target, known_operation, reject, request
@@ -38,9 +38,8 @@ from dagster_ckpt.core.coordinator.stopping import (
 from dagster_ckpt.core.coordinator.triggering import trigger
 from dagster_ckpt.core.files.retention import completed_store
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
+from dagster_ckpt.core.messages import CheckpointFailureReason
+from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin, RunStatus
 from dagster_ckpt.core.restore.facts import RestoreLine, shape_of
 from dagster_ckpt.errors import InvalidRequest
 

@@ -17,9 +17,8 @@ from dagster_ckpt.core.checkpoint.statistics import (
 from dagster_ckpt.core.checkpoint.tasks import bits
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import StateHandle
+from dagster_ckpt.core.messages import CheckpointFailureReason, StateHandle
 from dagster_ckpt.core.model import CheckpointMetadata, SnapshotMetrics, StageSnapshot
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.units import counted
 
 SubtaskHandles = Mapping[int, tuple[StateHandle, ...]]

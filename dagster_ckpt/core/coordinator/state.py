@@ -12,11 +12,11 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.checkpoint.requests import (
     PeriodicScheduler,
     RequestQueue,
+    StopWithSavepoint,
     effective_interval,
     effective_min_pause,
 )
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopWithSavepoint
 from dagster_ckpt.core.checkpoint.tasks import TaskTable, blocking_edge
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.effects import CoordinatorEvent, Effect, Tell

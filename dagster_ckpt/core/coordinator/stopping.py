@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import (
+from dagster_ckpt.core.checkpoint.requests import (
     NotStopped,
     SavepointCreated,
     SavepointFailed,
@@ -17,7 +17,7 @@ from dagster_ckpt.core.checkpoint.tasks import StageStatus, TaskTable
 from dagster_ckpt.core.coordinator.effects import JobFailed, StopEnded
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 
 
 def fail_job(state: CoordinatorState, cause: str) -> Decision:

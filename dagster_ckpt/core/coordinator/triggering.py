@@ -37,13 +37,18 @@ from dagster_ckpt.core.coordinator.inputs import HooksCalled, LocationMade
 from dagster_ckpt.core.coordinator.metadata import pending_statistics
 from dagster_ckpt.core.coordinator.state import CoordinatorState, Decision, Now
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation, same_place
-from dagster_ckpt.core.messages import BarrierOptions, TriggerStages
+from dagster_ckpt.core.messages import BarrierOptions, CheckpointFailureReason, TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.paths import CheckpointPaths
-from dagster_ckpt.core.properties import CheckpointProperties, SharingStrategy
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointRequest, Queued, SnapshotScope, Triggered, TriggerOutcome
+from dagster_ckpt.core.paths import CheckpointPaths, SnapshotLocation, same_place
+from dagster_ckpt.core.request import (
+    CheckpointProperties,
+    CheckpointRequest,
+    Queued,
+    SharingStrategy,
+    SnapshotScope,
+    Triggered,
+    TriggerOutcome,
+)
 from dagster_ckpt.core.units import duration
 
 # --- the next request ---------------------------------------------------------------------------------------

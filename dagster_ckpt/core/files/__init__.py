@@ -2,8 +2,6 @@
 
 | file | what it owns |
 |---|---|
-| ``retention`` | which completed checkpoints are kept |
-| ``shared_state`` | who still uses files that checkpoints share |
-| ``cleaning`` | which stored files may be deleted, and when |
-| ``local_recovery`` | which local copies are kept, and when one is good enough |
+| ``retention`` | which completed checkpoints are kept; which local copies are kept, and when one is good enough |
+| ``cleaning`` | which stored files may be deleted, and when; who still uses files that checkpoints share |
 """

@@ -15,9 +15,9 @@ from typing import assert_never
 from dagster_ckpt.core.config import ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId
-from dagster_ckpt.core.location import SnapshotLocation, folder_of, same_place
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.properties import CheckpointProperties
+from dagster_ckpt.core.paths import SnapshotLocation, folder_of, same_place
+from dagster_ckpt.core.request import CheckpointProperties
 from dagster_ckpt.core.restore.facts import (
     AttemptEnd,
     DirectoryState,
@@ -40,6 +40,8 @@ class Fresh:
 
     reason: str
     next_checkpoint_id: CheckpointId
+    begins_line: bool = False
+    """Asked for by a person: what is taken from now on comes from nothing that was there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class FromSnapshot:
     known: KnownSnapshot | None
     """The coordinator's own note of it; None for a place given by a person."""
     reason: str
+    begins_line: bool = False
+    """Named by a person, who goes back to it: what is taken from now on comes from it alone."""
 
     @property
     def is_unclaimed(self) -> bool:
@@ -86,6 +90,7 @@ class Restore:
     """Leave out the in-flight data of channels (``without_channel_state_of``)."""
     reason: str
     next_checkpoint_id: CheckpointId
+    begins_line: bool = False
     metadata_checksum: str = ""
     """Of its ``_metadata`` file, as it was read."""
 
@@ -157,9 +162,10 @@ def choose_restore_point(
         case Latest():
             return _choose_latest(facts, graph)
         case Nothing():
-            return Fresh(reason="restore_from is 'none'", next_checkpoint_id=facts.next_checkpoint_id)
+            reason = "restore_from is 'none'"
+            return Fresh(reason=reason, next_checkpoint_id=facts.next_checkpoint_id, begins_line=True)
         case Key() | At():
-            return snapshot_at(point, facts)
+            return replace(snapshot_at(point, facts), begins_line=True)
     assert_never(point)
 
 

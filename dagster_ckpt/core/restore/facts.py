@@ -14,9 +14,9 @@ from typing import assert_never
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind, Record
-from dagster_ckpt.core.properties import CheckpointProperties
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import CheckpointProperties
 from dagster_ckpt.core.restore_point import At, Key, Wanted
 from dagster_ckpt.errors import InvalidRequest, NotFound
 

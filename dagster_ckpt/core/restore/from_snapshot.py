@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import assert_never
 
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch
-from dagster_ckpt.core.location import location_of, same_place
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.properties import CheckpointProperties, restored_properties
+from dagster_ckpt.core.paths import location_of, same_place
+from dagster_ckpt.core.request import CheckpointProperties, restored_properties
 from dagster_ckpt.core.restore.choice import (
-    Adopt,
     Fresh,
     FromSnapshot,
     Restore,
     RestoreDecision,
     snapshot_at,
-    was_restored_by_an_earlier_try,
 )
 from dagster_ckpt.core.restore.facts import (
     KnownSnapshot,
@@ -31,7 +28,7 @@ from dagster_ckpt.core.restore.facts import (
 from dagster_ckpt.core.restore.matching import match_stages, non_restored_state
 from dagster_ckpt.core.restore.start_checks import refuse_start
 from dagster_ckpt.core.restore.start_facts import SnapshotFacts, StartFacts
-from dagster_ckpt.core.restore_point import At, Latest
+from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import CheckpointError
 
 
@@ -85,6 +82,7 @@ def restore_of(
         drop_in_flight=options.without_channel_state_of == metadata.checkpoint_id,
         reason=load.reason,
         next_checkpoint_id=CheckpointId(max(facts.next_checkpoint_id, metadata.checkpoint_id + 1)),
+        begins_line=load.begins_line,
     )
 
 
@@ -96,21 +94,15 @@ def _ownership(
     return options.claim_mode, restored_properties(options.claim_mode, config)
 
 
-def line_after(
-    decision: RestoreDecision, options: RestoreOptions, facts: RestoreFacts, epoch: CoordinatorEpoch
-) -> RestoreLine | None:
+def line_after(decision: RestoreDecision, facts: RestoreFacts, epoch: CoordinatorEpoch) -> RestoreLine | None:
     """Return the line to record with the claim of ``epoch``: a new one after an explicit restore point."""
-    point = options.restore_from
-    if point == Latest() or was_restored_by_an_earlier_try(facts, point):
-        return facts.line
     match decision:
-        case Fresh():
+        case Fresh(begins_line=True):
             return RestoreLine(since=epoch, base=None)
-        case Adopt():
-            return facts.line
-        case Restore():
+        case Restore(begins_line=True):
             return RestoreLine(since=epoch, base=as_known(decision, epoch))
-    assert_never(decision)
+        case _:
+            return facts.line
 
 
 def as_known(decision: Restore, epoch: CoordinatorEpoch) -> KnownSnapshot:

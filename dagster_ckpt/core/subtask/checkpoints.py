@@ -15,8 +15,8 @@ from typing import assert_never
 from dagster_ckpt.core.alignment.events import is_timeoutable, is_unaligned, with_unaligned_supported
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
     ArmAlignmentTimer,

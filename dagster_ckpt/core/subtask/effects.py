@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_ckpt.core.ids import CheckpointId, OfCheckpoint
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle, SubtaskReport
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import BarrierOptions, CheckpointFailureReason, StateHandle, SubtaskReport
 
 
 @dataclass(frozen=True, slots=True)

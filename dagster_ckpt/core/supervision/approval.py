@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.restore.horizon import Positions
 from dagster_ckpt.errors import InvalidRequest

@@ -22,7 +22,7 @@ from typing import assert_never
 
 from dagster_ckpt.core.checkpoint.lease import LONGEST, holds_lease
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.settings import refusing_unknown, word_of
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import InvalidRequest

@@ -20,7 +20,7 @@ from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorReso
 from dagster_ckpt.errors import CheckpointError, NotFound
 
 if TYPE_CHECKING:
-    from dagster_ckpt.dagster.reports.metadata import Restorable
+    from dagster_ckpt.dagster.reports.asset import Restorable
     from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
 
 CHECKPOINT = "checkpoint"

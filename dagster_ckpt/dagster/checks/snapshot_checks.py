@@ -70,7 +70,7 @@ def _verify(
     wanted: str,
 ) -> dg.AssetCheckResult | None:
     """Return the verdict; None where the snapshot was subsumed while it was read."""
-    from dagster_ckpt.dagster.reports.metadata import Restorable
+    from dagster_ckpt.dagster.reports.asset import Restorable
     from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 
     try:
@@ -161,7 +161,7 @@ def _tried(
 ) -> dg.AssetCheckResult:
     """Return how the restore of a snapshot went."""
     from dagster_ckpt.dagster.checks.dry_run import try_restore
-    from dagster_ckpt.dagster.reports.metadata import Restorable
+    from dagster_ckpt.dagster.reports.asset import Restorable
 
     began = time.monotonic()
     try:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.location import scheme_of
+from dagster_ckpt.core.paths import scheme_of
 from dagster_ckpt.core.settings import NamedSettings
 from dagster_ckpt.dagster.components.attributes import (
     AlarmAttributes,

@@ -14,8 +14,7 @@ from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
 from dagster_ckpt.dagster.checks.snapshot_checks import verify_chosen
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.blue_green import ForkConfig, compare, replay, swap
-from dagster_ckpt.dagster.jobs.build import one_op_job
-from dagster_ckpt.dagster.jobs.run_config import refuse_of_others, word_in
+from dagster_ckpt.dagster.jobs.build import one_op_job, refuse_of_others, word_in
 from dagster_ckpt.dagster.launchpad import seldom
 from dagster_ckpt.dagster.names import (
     CARE_OP,

@@ -20,7 +20,7 @@ from dagster_ckpt.core.units import ago, counted, duration, moment, size
 from dagster_ckpt.dagster.checks.chosen_snapshot import tell_check
 from dagster_ckpt.dagster.checks.dry_run import try_restore
 from dagster_ckpt.dagster.checks.snapshot_checks import try_chosen
-from dagster_ckpt.dagster.jobs.run_config import RunConfig, looks_only, word_in
+from dagster_ckpt.dagster.jobs.build import RunConfig, looks_only, word_in
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import (
     BACKFILL_TAG,
@@ -33,8 +33,12 @@ from dagster_ckpt.dagster.names import (
     restore_job_name,
     who_of,
 )
-from dagster_ckpt.dagster.reports.asset import RESTORABLE_CHECK, checkpoints_asset_key
-from dagster_ckpt.dagster.reports.metadata import as_text, position_metadata
+from dagster_ckpt.dagster.reports.asset import (
+    RESTORABLE_CHECK,
+    as_text,
+    checkpoints_asset_key,
+    position_metadata,
+)
 from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now

@@ -11,9 +11,8 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
-from dagster_ckpt.dagster.jobs.build import BARRIER, after, clear_errors, epoch_job, one_op_job
-from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.jobs.streaming import StreamConfig
+from dagster_ckpt.dagster.jobs.build import BARRIER, RunConfig, after, clear_errors, epoch_job, one_op_job
+from dagster_ckpt.dagster.jobs.runs import StreamConfig
 from dagster_ckpt.dagster.names import (
     CONCURRENCY_TAG,
     COORDINATOR_KEY,

@@ -18,7 +18,7 @@ from dagster_pipes import PipesMessage, PipesParams
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.launched.messages import Ended, Heard, Order
 from dagster_ckpt.dagster.launchpad import restore_link

@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``asset`` | the checkpoints asset, and a checkpoint as its events |
-| ``metadata`` | what people see of a checkpoint: tables, human units, numbers that plot |
+| ``asset`` | the checkpoints asset, and a checkpoint as its events: tables, human units, numbers that plot |
 | ``tables`` | published tables as assets, and their changes as events |
 | ``op_log`` | lines of a run's log, and the op that events are written to, here or elsewhere |
 | ``events`` | listens to the coordinator and reports to Dagster |

@@ -1,4 +1,4 @@
-"""The checkpoints of a pipeline as one external asset, and what its events say.
+"""The checkpoints of a pipeline as one external asset, and the metadata of its events, most important first.
 
 Asset key ``[<pipeline>, "checkpoints"]`` with dynamic partitions: a key per completed checkpoint or savepoint that is
 still retained. A failed checkpoint is an observation and a failed asset check, never a partition, so the asset is
@@ -7,8 +7,12 @@ green again after the next success.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -17,12 +21,206 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
 from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import Untold
+from dagster_ckpt.core.units import ago, duration, milliseconds, moment, size
 from dagster_ckpt.dagster.names import PIPELINE_TAG
+from dagster_ckpt.spark.source.positions import SourceLag, total_lag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.core.coordinator.effects import CheckpointFailed
-    from dagster_ckpt.spark.source.positions import SourceLag
+    from dagster_ckpt.core.model import StageSnapshot
+    from dagster_ckpt.spark.streaming.progress import StreamProgress
+
+MOST_PARTITIONS = 200
+"""Rows of the table of positions: it is stored with every checkpoint."""
+
+Shown = dict[str, dg.MetadataValue[Any]]
+
+
+class Restorable(StrEnum):
+    """Restorability of a checkpoint: metadata ``restorable`` of its partition, the newest event counts."""
+
+    NOT_YET = "not yet verified"
+    VERIFIED = "verified"
+    """Every file was read back, and Spark started every stage from it, in a scratch directory."""
+    BROKEN = "broken"
+
+
+def completed_metadata(
+    metadata: CheckpointMetadata,
+    *,
+    location: str,
+    link: str | None,
+    positions: Sequence[SourceLag] = (),
+    history: Sequence[CheckpointStatistics] = (),
+    page: str = "",
+    readers: str = "",
+) -> Mapping[str, dg.MetadataValue[Any]]:
+    """Return the metadata of a completed checkpoint's materialization, in this order."""
+    stages = metadata.stages
+    key = snapshot_key(metadata.kind, metadata.checkpoint_id)
+    full = sum(s.metrics.bytes_full for s in stages)
+    new = sum(s.metrics.bytes_new for s in stages)
+    took = max(0.0, metadata.completed_at - metadata.triggered_at)
+    return {
+        **({"restore": dg.MetadataValue.md(f"[Restore from {key} →]({link})")} if link else {}),
+        "snapshot": dg.MetadataValue.text(named(key, metadata.name, metadata.completed_at)),
+        "took": dg.MetadataValue.text(f"{duration(took)} ({_parts(stages)})"),
+        "size": dg.MetadataValue.text(f"{size(full)}, {size(new)} of it new"),
+        **_said_about(metadata),
+        **({"readers": dg.MetadataValue.text(readers)} if readers else {}),
+        **(
+            {"set aside": dg.MetadataValue.text("; ".join(aside))}
+            if (aside := metadata.rows_set_aside)
+            else {}
+        ),
+        **_refused(stages),
+        "stages": stage_table(stages),
+        **position_metadata(positions),
+        **history_metadata(history, page=page),
+        "restorable": dg.MetadataValue.text(Restorable.NOT_YET.value),
+        "kind": dg.MetadataValue.text(metadata.kind.value),
+        "attempt": dg.MetadataValue.text(str(metadata.epoch)),
+        **({"run": dg.MetadataValue.dagster_run(metadata.run_id)} if metadata.run_id else {}),
+        "location": dg.MetadataValue.path(location),
+        "duration_s": dg.MetadataValue.float(round(took, 3)),
+        "alignment_s": dg.MetadataValue.float(round(_worst(stages, "alignment_ms") / 1e3, 3)),
+        "bytes_full": dg.MetadataValue.int(full),
+        "bytes_new": dg.MetadataValue.int(new),
+    }
+
+
+def named(key: str, name: str, at: float) -> str:
+    """Return a snapshot as people speak of it: ``savepoint-000007 · before Tuesday · 2026-11-17 14:03:21 UTC``."""
+    return " · ".join([key, *([name] if name else []), moment(at)])
+
+
+def _said_about(metadata: CheckpointMetadata) -> Shown:
+    return {
+        **{n: dg.MetadataValue.text(v) for n in ("name", "note") if (v := getattr(metadata, n))},
+        **({"labels": dg.MetadataValue.json(dict(metadata.labels))} if metadata.labels else {}),
+    }
+
+
+def _refused(stages: Sequence[StageSnapshot]) -> Shown:
+    told = [f"`{s.uid}`: {as_text(said)}" for s in stages if (said := s.metrics.refused_rows)]
+    return {"rows": dg.MetadataValue.md("; ".join(told))} if told else {}
+
+
+def _parts(stages: Sequence[StageSnapshot]) -> str:
+    parts = (("alignment", "alignment_ms"), ("sync", "sync_ms"), ("async", "async_ms"))
+    return ", ".join(f"{name} {milliseconds(_worst(stages, field))}" for name, field in parts)
+
+
+def _worst(stages: Sequence[StageSnapshot], field: str) -> float:
+    return max((float(getattr(s.metrics, field)) for s in stages), default=0.0)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def stage_table(stages: Sequence[StageSnapshot]) -> dg.MarkdownMetadataValue:
+    """Return one row per stage: batch, subtasks, sizes, times."""
+    return _table(
+        ("stage", "batch", "subtasks", "size", "new", "alignment", "sync", "async"),
+        (
+            (
+                f"`{s.uid}` (FINISHED)" if s.finished else f"`{s.uid}`",
+                "-" if s.batch_id is None else str(s.batch_id),
+                str(s.parallelism),
+                size(s.metrics.bytes_full),
+                size(s.metrics.bytes_new),
+                milliseconds(s.metrics.alignment_ms),
+                milliseconds(s.metrics.sync_ms),
+                milliseconds(s.metrics.async_ms),
+            )
+            for s in stages
+        ),
+    )
+
+
+def as_text(sentence: str) -> str:
+    """Return a sentence for Markdown as it is: what its author wrote makes no link or picture."""
+    return re.sub(r"([\\\[\]<>`])", r"\\\1", sentence)
+
+
+def _table(heads: Sequence[str], rows: Any) -> dg.MarkdownMetadataValue:
+    lines = ["|".join(heads), "|".join("---" for _ in heads), *("|".join(map(_cell, row)) for row in rows)]
+    return dg.MetadataValue.md("\n".join(f"|{line}|" for line in lines))
+
+
+_QUANTITY = re.compile(r"([0-9][0-9.,]*) (B|kB|MB|GB|TB|PB|ms|s|min|h|d)\b")
+
+
+def _cell(text: str) -> str:
+    """Return text for one cell; a number stays with its unit on one line."""
+    return _QUANTITY.sub("\\1\u00a0\\2", " ".join(text.split())).replace("|", "\\|")
+
+
+def position_metadata(positions: Sequence[SourceLag]) -> Shown:
+    """Return the offsets of sources in their topics, by partition, and how far behind all of them are together."""
+    rows = [
+        dg.TableRecord(
+            {
+                "source": source.stage,
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": one.offset,
+                "latest": "-" if one.latest is None else str(one.latest),
+                "lag": "-" if one.lag is None else str(one.lag),
+            }
+        )
+        for source in positions
+        for one in source.partitions
+    ]
+    lag = total_lag(positions)
+    return {
+        **({"positions": dg.MetadataValue.table(rows[:MOST_PARTITIONS])} if rows else {}),
+        **({} if lag is None else {"lag": dg.MetadataValue.int(lag)}),
+    }
+
+
+def history_metadata(
+    rows: Sequence[CheckpointStatistics], *, page: str = "", now: float | None = None
+) -> Mapping[str, dg.MetadataValue[Any]]:
+    """Return the latest checkpoints as one table, failed ones included; nothing where there is none."""
+    if not rows:
+        return {}
+    moment = time.time() if now is None else now
+    table = _table(
+        ("snapshot", "triggered", "status", "took", "size", "new", "what went wrong"),
+        (
+            (
+                f"`{snapshot_key(row.kind, row.checkpoint_id)}`"
+                + (f" {row.trigger.name}" if row.trigger.name else ""),
+                f"{datetime.fromtimestamp(row.triggered_at, UTC):%H:%M:%S}, {ago(max(0.0, moment - row.triggered_at))}",
+                row.status.value.replace("_", " "),
+                duration(row.duration),
+                size(row.bytes_full),
+                size(row.bytes_new),
+                f"{row.failure_reason} {row.failure_message}".strip(),
+            )
+            for row in rows
+        ),
+    )
+    return {"history": table, **page_metadata(page)}
+
+
+def page_metadata(page: str) -> Shown:
+    """Return the link to the checkpoint page, where it is served."""
+    return {"page": dg.MetadataValue.url(page)} if page else {}
+
+
+def stream_metadata(seen: StreamProgress, pending: str) -> dict[str, Any]:
+    """Return how a stream is going."""
+    return {
+        "pending": pending,
+        "stages": dg.MetadataValue.md(seen.table()),
+        "checkpoints": f"{seen.completed:,} completed, {seen.failed:,} failed; {seen.restarts:,} restarts",
+        "rows_per_second": sum(stage.rows_per_second for stage in seen.stages),
+        "backlog": sum(stage.backlog for stage in seen.stages),
+    }
+
 
 SUCCEEDED_CHECK = "checkpoint_succeeded"
 VERIFIED_CHECK = "checkpoint_verified"
@@ -60,7 +258,6 @@ def build_checkpoints_asset(
     page: str = "",
 ) -> dg.AssetSpec:
     """Return the external asset that stands for a pipeline's checkpoints."""
-    from dagster_ckpt.dagster.reports.metadata import page_metadata
 
     return dg.AssetSpec(
         checkpoints_asset_key(pipeline),
@@ -100,7 +297,6 @@ def completed_event(
     the last one that was told, this one included. ``page``: where the checkpoint page is served. ``readers``: whose
     tables readers find, of a fork and of a pipeline that a fork serves.
     """
-    from dagster_ckpt.dagster.reports.metadata import completed_metadata
 
     completed = f"{metadata.kind.value} {metadata.checkpoint_id} completed"
     if since is not None and since.checkpoints > 1:

@@ -20,8 +20,8 @@ from dagster_ckpt.core.coordinator.effects import (
     StageAcknowledged,
     StopEnded,
 )
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.paths import checkpoint_key
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.supervision.reporting import ReportPolicy, Untold, has_changed
 from dagster_ckpt.dagster.launchpad import CodeLocation, restore_link
 from dagster_ckpt.dagster.reports.asset import (
@@ -37,7 +37,7 @@ from dagster_ckpt.dagster.reports.asset import (
 )
 from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun, line_of
 from dagster_ckpt.dagster.reports.tables import changed_events, condition_evaluations
-from dagster_ckpt.operations.readers.served import readers_sentence
+from dagster_ckpt.operations.readers.open_sink import readers_sentence
 from dagster_ckpt.spark.source.positions import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published, recent_checkpoints
 

@@ -228,7 +228,7 @@ def condition_evaluations(
 
     And one of its late rows: red where a watermark dropped some that nobody has. ``metrics``: of its stages, by uid.
     """
-    from dagster_ckpt.spark.snapshot.row_counts import is_beyond
+    from dagster_ckpt.spark.snapshot.batch_notes import is_beyond
 
     for name, (uid, sql) in condition_checks(pipeline).items():
         numbers = metrics.get(uid, SnapshotMetrics())

@@ -4,6 +4,5 @@
 |---|---|
 | ``coordinator`` | the coordinator: where checkpoints live and how they are taken |
 | ``spark`` | the Spark session |
-| ``pipeline`` | resources of one pipeline beside those of others |
-| ``folders`` | folders of a run, by their setting: not writable, or gone with a container |
+| ``pipeline`` | resources of one pipeline beside those of others; their folders: gone with a container? |
 """

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dagster_ckpt.core.config import CheckpointConfig, refuse_unknown
-from dagster_ckpt.core.location import (
+from dagster_ckpt.core.paths import (
     CHECKPOINTS_IN_STORE,
     StorageKind,
     is_in_store,

@@ -112,7 +112,7 @@ class SparkSessionResource(QuietResource):
     @contextmanager
     def _started(self) -> Iterator[SparkSession]:
         """Yield the session of this process, left running, or one that is stopped at the end."""
-        from dagster_ckpt.spark.cluster.package import ship_package
+        from dagster_ckpt.spark.cluster.sent import ship_package
 
         with self._made() as session:
             if self.ship_package:

@@ -12,8 +12,8 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.request import CheckpointRequest, Completed
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import RESTORE_OP, ROOT_RUN_TAG, epoch_job_name
+from dagster_ckpt.dagster.reports.asset import history_metadata
 from dagster_ckpt.dagster.reports.events import DagsterEvents
-from dagster_ckpt.dagster.reports.metadata import history_metadata
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now, spark_of
 from dagster_ckpt.running import Host
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership, admit_anyone

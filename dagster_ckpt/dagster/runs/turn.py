@@ -32,8 +32,7 @@ from dagster_ckpt.core.units import duration
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.names import ROOT_RUN_TAG, SKIPPED_TAG, WILL_RETRY_TAG, how_to_stop
 from dagster_ckpt.dagster.reports.op_log import without_locks
-from dagster_ckpt.dagster.resources.folders import gone_with_container
-from dagster_ckpt.dagster.resources.pipeline import coordinator_of
+from dagster_ckpt.dagster.resources.pipeline import coordinator_of, gone_with_container
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
 from dagster_ckpt.errors import Declined

@@ -6,6 +6,5 @@
 | ``location`` | the set of sensors of a code location, joined by its pipelines one after the other |
 | ``safety_net`` | ends attempts of dead runs, expires what nobody expired, keeps the asset in step with the record |
 | ``alarms`` | tells people once when checkpoints fail or grow old, or a snapshot stops being restorable, and after |
-| ``restart`` | starts a pipeline again after its run failed |
-| ``on_condition`` | an epoch when files arrive; a savepoint when a condition of yours holds |
+| ``runs`` | runs that files or a condition of yours start, and that follow a failure |
 """

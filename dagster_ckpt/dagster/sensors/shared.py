@@ -14,7 +14,7 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.dagster.jobs.run_config import looks_only
+from dagster_ckpt.dagster.jobs.build import looks_only
 from dagster_ckpt.dagster.names import (
     PIPELINE_TAG,
     SKIPPED_TAG,

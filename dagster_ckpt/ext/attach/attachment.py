@@ -37,8 +37,8 @@ from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import WriterNotes, WriterPatch, refuse_connect, speak
 from dagster_ckpt.runtime.record_store import NOBODY, RecordStore
 from dagster_ckpt.spark.java.sessions import log_each_error_once, progress_since
+from dagster_ckpt.spark.snapshot.batch_notes import note_late
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, latest_planned_batch
-from dagster_ckpt.spark.snapshot.row_counts import note_late
 from dagster_ckpt.spark.stage_report import BatchMeter
 
 if TYPE_CHECKING:

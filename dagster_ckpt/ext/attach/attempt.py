@@ -18,10 +18,10 @@ from dagster_ckpt.core.checkpoint.requests import effective_interval
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.coordinator.admission import request_of
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted, CoordinatorEvent, StageAcknowledged
+from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import BatchId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest, Completed, Failed, Rejected, Triggered
+from dagster_ckpt.core.request import CheckpointRequest, Completed, Failed, Rejected, RunStatus, Triggered
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest
@@ -30,9 +30,9 @@ from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedProgram, ProgramDirectory
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
-from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
-from dagster_ckpt.spark.snapshot.pins import sweep_pins
+from dagster_ckpt.spark.snapshot.capture import sweep_pins
 from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller
 
 log = logging.getLogger("dagster_ckpt.attach")

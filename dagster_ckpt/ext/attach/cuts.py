@@ -15,8 +15,7 @@ from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.sinks import may_show, sink_cut

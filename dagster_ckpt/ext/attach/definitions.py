@@ -12,7 +12,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import pipeline_id
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.dagster.definitions import build_pipeline_definitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource

@@ -8,7 +8,7 @@ from pathlib import Path
 from dagster_ckpt.cli.context import Locations, StoreExpectation
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import local_folder
+from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.core.request import CheckpointRequest, Completed
 from dagster_ckpt.errors import Declined, NotFound
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt

@@ -18,8 +18,8 @@ from pathlib import Path
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.paths import same_place
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState, RestorePurpose
 from dagster_ckpt.core.restore.matching import StageMatch
@@ -41,8 +41,7 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordStore
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.snapshot.restore import build_stage_directory
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, build_stage_directory
 
 log = logging.getLogger("dagster_ckpt.attach")
 

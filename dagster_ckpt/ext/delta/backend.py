@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dagster_ckpt.core.checkpoint.requeue import id_since
+from dagster_ckpt.core.checkpoint.tables import id_since
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (

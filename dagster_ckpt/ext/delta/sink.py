@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from dagster_ckpt.core.ids import BatchId
-from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.paths import local_path
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.ext.delta.backend import DeltaBackend
 from dagster_ckpt.ext.delta.columns import accepted, table_columns

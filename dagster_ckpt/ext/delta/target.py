@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dagster_ckpt.authoring.targets import SinkTarget, listed
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.paths import local_path
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from dagster_ckpt.core.location import sqlite_path, sqlite_url
+from dagster_ckpt.core.paths import sqlite_path, sqlite_url
 from dagster_ckpt.errors import InvalidRequest
 
 FOLDER = "iceberg"

@@ -3,6 +3,5 @@
 | file | what it owns |
 |---|---|
 | ``command`` | the command ``metrics``; the gauges as Prometheus' text, once or served |
-| ``gauges`` | names, meaning and values, after Flink |
-| ``otlp`` | as OpenTelemetry's metrics and spans, sent to a collector |
+| ``gauges`` | names, meaning and values, after Flink; as metrics and spans of OpenTelemetry |
 """

@@ -12,8 +12,7 @@ import click
 from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_option
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest, Unavailable, install_extra
-from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading, read_pipelines
-from dagster_ckpt.ext.metrics.otlp import Exporter
+from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, Exporter, PipelineReading, read_pipelines
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer

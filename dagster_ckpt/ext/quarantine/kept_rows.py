@@ -9,7 +9,7 @@ from itertools import chain, count
 from operator import or_
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.requeue import COLUMNS, is_struct
+from dagster_ckpt.core.checkpoint.tables import COLUMNS, is_struct
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, Action, Condition

@@ -15,7 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord, is_struct, selected
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord, is_struct, selected
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
@@ -32,7 +32,7 @@ from dagster_ckpt.spark.channel.batch_input import PLACE, read_rows
 from dagster_ckpt.spark.channel.sink import CODEC, write_apart, write_staged
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.quoting import quoted
-from dagster_ckpt.spark.snapshot.row_counts import RowCounts
+from dagster_ckpt.spark.snapshot.batch_notes import RowCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

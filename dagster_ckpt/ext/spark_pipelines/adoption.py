@@ -22,9 +22,15 @@ from dagster_ckpt.core.model import SnapshotLabel, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, OutcomeUnknown
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
-from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, ProjectGraph, save_graph
+from dagster_ckpt.ext.spark_pipelines.graph import (
+    DatasetNode,
+    ProjectGraph,
+    ProjectSpec,
+    load_spec,
+    save_graph,
+    settings_of,
+)
 from dagster_ckpt.ext.spark_pipelines.left.delta_left import ParquetLeft
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import (
     FlowCheckpoint,
@@ -43,9 +49,8 @@ from dagster_ckpt.ext.spark_pipelines.left.table_rows import (
     refuse_unadoptable,
     sink_folder,
 )
-from dagster_ckpt.ext.spark_pipelines.project import traced
+from dagster_ckpt.ext.spark_pipelines.project import build_pipeline, traced
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, load_spec, settings_of
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.snapshots.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning

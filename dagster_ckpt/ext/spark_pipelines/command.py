@@ -12,16 +12,20 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.cli.context import Invocation, StoreExpectation, command, label_option
 from dagster_ckpt.cli.launch import savepoint_added
 from dagster_ckpt.cli.spark_session import spark_options, started
-from dagster_ckpt.core.location import local_folder
 from dagster_ckpt.core.model import LabelChanges, SnapshotLabel
+from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.adoption import adopt_spark_project
-from dagster_ckpt.ext.spark_pipelines.build import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
-from dagster_ckpt.ext.spark_pipelines.graph import ProjectGraph, graph_file, save_graph
-from dagster_ckpt.ext.spark_pipelines.project import traced
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec, settings_of
+from dagster_ckpt.ext.spark_pipelines.graph import (
+    ProjectGraph,
+    graph_file,
+    load_spec,
+    save_graph,
+    settings_of,
+)
+from dagster_ckpt.ext.spark_pipelines.project import build_pipeline, traced
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 

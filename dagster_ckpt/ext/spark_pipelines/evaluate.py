@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, parts_of
+from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, parts_of, settled
+from dagster_ckpt.ext.spark_pipelines.graph import ProjectSpec
 from dagster_ckpt.ext.spark_pipelines.reads import answering
 from dagster_ckpt.ext.spark_pipelines.registry import load_elements
-from dagster_ckpt.ext.spark_pipelines.session_calls import settled
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
 from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of, scala_items
 from dagster_ckpt.spark.quoting import quoted
 

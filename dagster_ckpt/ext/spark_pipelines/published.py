@@ -25,7 +25,7 @@ from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.spark.channel.sink import PLAIN_PARQUET
 from dagster_ckpt.spark.directories import staged_rows
 from dagster_ckpt.spark.files import replace_whole
-from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
+from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import encoded, read_record

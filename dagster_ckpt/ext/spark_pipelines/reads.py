@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import parts_of
-from dagster_ckpt.ext.spark_pipelines.session_calls import refuse_homeless
+from dagster_ckpt.ext.spark_pipelines.elements import parts_of, refuse_homeless
 from dagster_ckpt.spark.java.plans import is_command, parsed_plan, scala_items
 from dagster_ckpt.spark.java.sessions import drop_view, show_as_view
 from dagster_ckpt.spark.wrapped import Wrap, wrapped

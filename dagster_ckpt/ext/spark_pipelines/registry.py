@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, OutputElement
-from dagster_ckpt.ext.spark_pipelines.session_calls import as_sparks_runner_has_it
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.ext.spark_pipelines.elements import (
+    Elements,
+    FlowElement,
+    Kind,
+    OutputElement,
+    as_sparks_runner_has_it,
+)
+from dagster_ckpt.ext.spark_pipelines.graph import ProjectSpec
 from dagster_ckpt.ext.spark_pipelines.sql_files import register_sql_file
 
 if TYPE_CHECKING:

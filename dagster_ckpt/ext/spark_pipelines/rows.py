@@ -23,10 +23,16 @@ from dagster_ckpt.ext.spark_pipelines.elements import (
     OutputElement,
 )
 from dagster_ckpt.ext.spark_pipelines.evaluate import Evaluated, Key, evaluate, known_elements
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph, refuse_stale
+from dagster_ckpt.ext.spark_pipelines.graph import (
+    DatasetNode,
+    FlowNode,
+    ProjectGraph,
+    ProjectSpec,
+    refuse_connect,
+    refuse_stale,
+)
 from dagster_ckpt.ext.spark_pipelines.registry import refuse_old_imports
 from dagster_ckpt.ext.spark_pipelines.schemas import aligned, schema_of_text, stand_in
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, refuse_connect
 from dagster_ckpt.spark.quoting import quoted
 
 if TYPE_CHECKING:

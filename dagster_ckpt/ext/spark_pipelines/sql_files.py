@@ -9,8 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.spark_pipelines.elements import Elements, FlowElement, Kind, Namespace, OutputElement
-from dagster_ckpt.ext.spark_pipelines.session_calls import at_home
+from dagster_ckpt.ext.spark_pipelines.elements import (
+    Elements,
+    FlowElement,
+    Kind,
+    Namespace,
+    OutputElement,
+    at_home,
+)
 from dagster_ckpt.spark.java.plans import scala_items, sql_file_statements
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
+from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, ProjectSpec
 
 OWN_CHECKPOINT = "checkpointLocation"
 """Option of a sink that Spark's own runner replaces as well."""

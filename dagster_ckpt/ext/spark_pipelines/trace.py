@@ -34,8 +34,10 @@ from dagster_ckpt.ext.spark_pipelines.graph import (
     DatasetNode,
     FlowNode,
     ProjectGraph,
+    ProjectSpec,
     digests_of,
     made_by,
+    settings_of,
 )
 from dagster_ckpt.ext.spark_pipelines.registry import imported_below, refuse_old_imports
 from dagster_ckpt.ext.spark_pipelines.schemas import (
@@ -44,7 +46,6 @@ from dagster_ckpt.ext.spark_pipelines.schemas import (
     stand_in,
     table_schema,
 )
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec, settings_of
 from dagster_ckpt.spark.session import session_settings
 
 if TYPE_CHECKING:

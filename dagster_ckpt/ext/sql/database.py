@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from dagster_ckpt.core.location import refuse_split_password
+from dagster_ckpt.core.paths import refuse_split_password
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable, install_extra
 
 BUSY_SECONDS = 30

@@ -6,12 +6,9 @@ of a snapshot's facts alone, with no source, table, store or state at hand.
 | file | what it owns |
 |---|---|
 | ``plan`` | what becomes of each stage, source and sink |
-| ``comparison`` | a query compared with the snapshot's facts |
-| ``verdicts`` | the values of a plan, and the verdict on the whole |
-| ``stand_ins`` | sources that cannot be reached, stood in for by their schemas |
+| ``comparison`` | a query compared with the snapshot's facts: verdicts; sources out of reach, stood in for |
 | ``command`` | ``dagster-ckpt plan`` |
-| ``start_modes`` | where the sources of what is rebuilt begin |
-| ``branch`` | what is rebuilt with a sink, and why it cannot be |
+| ``branch`` | what is rebuilt with a sink, and why it cannot be; where the sources of what is rebuilt begin |
 | ``rebuild`` | a branch that catches up, and takes over |
 | ``joined`` | the savepoint in which it has |
 | ``upgrade`` | ``dagster-ckpt upgrade`` |

@@ -16,8 +16,8 @@ from dagster_ckpt.cli.spark_session import spark_options, started
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import pipeline_id
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict, UpgradePlan
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
-from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
 

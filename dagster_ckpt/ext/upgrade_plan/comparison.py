@@ -1,22 +1,171 @@
-"""Comparison of a query's plan with a snapshot's facts: by the rules of a start, and by what these leave to Spark."""
+"""Comparison of a changed query's plan with a snapshot's facts: its verdicts, and stand-ins of sources out of reach."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.ext.upgrade_plan.stand_ins import StandIns
-from dagster_ckpt.ext.upgrade_plan.verdicts import Findings, StageVerdict
+from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.operations.snapshots.plan_facts import StageFacts
+from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of
 from dagster_ckpt.spark.plan.functions import may_mean_another
 from dagster_ckpt.spark.plan.rules import why_not
+from dagster_ckpt.spark.wrapped import FILES, options_asked, readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class StageVerdict(StrEnum):
+    """StageVerdict on a stage, the worst first."""
+
+    REFUSED = "refused"
+    UNKNOWN = "cannot be told"
+    DROPPED = "its state is dropped"
+    EMPTY = "begins empty"
+    REDISTRIBUTED = "goes on, redistributed"
+    WAITS = "goes on, rows wait"
+    MEANING = "goes on, its meaning may have changed"
+    GOES_ON = "goes on"
+
+
+WORST_FIRST = tuple(StageVerdict)
+
+
+class Findings(defaultdict[StageVerdict, list[str]]):
+    """Findings on one stage: sentences by the verdict that they lead to."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+    @property
+    def verdict(self) -> StageVerdict:
+        """The worst verdict."""
+        return next((verdict for verdict in WORST_FIRST if verdict in self), StageVerdict.GOES_ON)
+
+    def plan(self, uid: str) -> StagePlan:
+        """Return the plan of the stage."""
+        sentences = dict.fromkeys(why for one in WORST_FIRST for why in self.get(one, ()))
+        return StagePlan(uid=uid, verdict=self.verdict, why=tuple(sentences))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """Plan of one stage, or of one chain under its last stage's uid."""
+
+    uid: str
+    verdict: StageVerdict
+    why: tuple[str, ...] = ()
+    """Sentences, those of the verdict first; a refusal names its ways out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """Plan of one source."""
+
+    stage: str
+    source: str
+    reads_on: str
+    """From where it reads on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """Plan of one sink."""
+
+    stage: str
+    table: str
+    becomes: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePlan:
+    """Plan of an upgrade."""
+
+    pipeline: str
+    snapshot: str
+    refusals: tuple[str, ...]
+    """Why no run of this code begins with the snapshot, whatever its stages are."""
+    stages: tuple[StagePlan, ...] = ()
+    sources: tuple[SourcePlan, ...] = ()
+    sinks: tuple[SinkPlan, ...] = ()
+
+    @property
+    def verdict(self) -> StageVerdict:
+        """The worst verdict."""
+        found = [stage.verdict for stage in self.stages] or [StageVerdict.GOES_ON]
+        return StageVerdict.REFUSED if self.refusals else min(found, key=WORST_FIRST.index)
+
+
+_TOPICS = ("subscribe", "subscribePattern", "assign")
+
+
+class NotAtHand(InvalidRequest):
+    """Something that a stage's function needs is not there where a plan is made."""
+
+
+@dataclass(kw_only=True)
+class StandIns:
+    """Stand-ins of one pipeline's sources; in ``active`` Spark's readers of streams fall back on them."""
+
+    scratch: Path
+    known: dict[str, str] = field(default_factory=dict)
+    """Schemas (JSON) of sources by their names in plans, as the snapshot holds them."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names that plans have of stand-ins, and those of what they stand in for."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """Have every reader of streams in this process fall back on stand-ins."""
+        return readers(self._falling_back)
+
+    def _falling_back(self, name: str, load: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+        def loaded(reader: Any, path: Any = None, *rest: Any, **options: Any) -> DataFrame:
+            asked = options_asked(reader)
+            if name != "load":
+                asked["format"] = name
+            asked |= {key: value for key, value in options.items() if value is not None}
+            if path is not None:
+                asked["path"] = path
+            try:
+                return load(reader, *(() if path is None else (path,)), *rest, **options)
+            except Exception as error:  # a folder, a broker or a connector that is not here
+                return self._stand_in(reader, asked, error)
+
+        return loaded
+
+    def _stand_in(self, reader: Any, asked: Mapping[str, Any], error: Exception) -> DataFrame:
+        name = _name_of(asked)
+        given = asked.get("schema")
+        schema = given if given is not None else self.known.get(name)
+        if schema is None:
+            said = first_line(error)
+            raise NotAtHand(
+                f"source {name} cannot be reached here ({said}), and the snapshot holds no schema of it: give its "
+                "reader a schema, or plan where it can be reached"
+            ) from error
+        empty = tempfile.mkdtemp(prefix="source-", dir=self.scratch)
+        self.names[f"FileSource[{empty}]"] = name
+        columns = schema if given is not None else parsed_schema(schema)
+        made: DataFrame = reader._spark.readStream.schema(columns).parquet(empty)
+        return made
+
+
+def _name_of(asked: Mapping[str, Any]) -> str:
+    """Return the name that plans have of a source."""
+    kind = str(asked.get("format", ""))
+    if kind in FILES or (not kind and "path" in asked):
+        return f"FileSource[{asked.get('path', '')}]"
+    topics = next((asked[option] for option in _TOPICS if option in asked), "")
+    return f"{kind}[{topics}]" if kind == "kafka" else kind
 
 
 def _variables(facts: PlanFacts, other: PlanFacts) -> list[str]:

@@ -15,8 +15,8 @@ from dagster_ckpt.core.chains import kept_chains, with_kept_chains
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.facts import RestoreFacts
 from dagster_ckpt.core.restore.from_snapshot import restore_refusals
 from dagster_ckpt.core.restore.matching import (
@@ -29,14 +29,15 @@ from dagster_ckpt.core.restore.matching import (
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.errors import InvalidRequest, first_line
 from dagster_ckpt.ext.upgrade_plan.branch import why_not_alone
-from dagster_ckpt.ext.upgrade_plan.comparison import PlanComparison
-from dagster_ckpt.ext.upgrade_plan.stand_ins import NotAtHand, StandIns
-from dagster_ckpt.ext.upgrade_plan.verdicts import (
+from dagster_ckpt.ext.upgrade_plan.comparison import (
     Findings,
+    NotAtHand,
+    PlanComparison,
     SinkPlan,
     SourcePlan,
     StagePlan,
     StageVerdict,
+    StandIns,
     UpgradePlan,
 )
 from dagster_ckpt.operations.restores.parts import late_readers

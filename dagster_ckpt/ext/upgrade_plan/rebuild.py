@@ -26,9 +26,8 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.dagster.runs.turn import request_from_running_stream
 from dagster_ckpt.errors import Declined, InvalidRequest
-from dagster_ckpt.ext.upgrade_plan.branch import Branch, branch_of, refuse_ahead
+from dagster_ckpt.ext.upgrade_plan.branch import Branch, StartMode, branch_of, refuse_ahead
 from dagster_ckpt.ext.upgrade_plan.joined import JoinedSavepoint
-from dagster_ckpt.ext.upgrade_plan.start_modes import StartMode
 from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.readers.open_sink import open_sink
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot

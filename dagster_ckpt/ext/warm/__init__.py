@@ -3,8 +3,7 @@
 | file | what it owns |
 |---|---|
 | ``session`` | a Spark session on the warm engine, found or started and borrowed, or on a JVM of its own |
-| ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle |
-| ``messages`` | what the two say to one another, and where they find one another |
+| ``keeper`` | the process that keeps the JVM: one borrower at a time, an end when idle; its messages |
 | ``command`` | the command ``class-archive`` |
 | ``class_archive`` | Java's archive of Spark's classes: made, found, given to a session |
 | ``typical_work`` | the program whose classes are archived |

@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.warm.class_archive import with_archive
-from dagster_ckpt.ext.warm.keeper import DONE, THERE_IS_ANOTHER
-from dagster_ckpt.ext.warm.messages import Answer, Ask, EngineFiles, fingerprint, receive, send
+from dagster_ckpt.ext.warm.keeper import (
+    DONE,
+    THERE_IS_ANOTHER,
+    Answer,
+    Ask,
+    EngineFiles,
+    fingerprint,
+    receive,
+    send,
+)
 from dagster_ckpt.spark.java.process import detach, number_functions_from, stop_session
 from dagster_ckpt.spark.session import build_session, launch_settings
 

@@ -13,8 +13,7 @@ from dagster_ckpt.core.checkpoint.record import CleanupRecord, CompletedRecord, 
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.files.cleaning import Classified, Disposition, exclusive_keys, removal_order
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation, same_place
-from dagster_ckpt.core.paths import StoredObject
+from dagster_ckpt.core.paths import SnapshotLocation, StoredObject, same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.core.units import counted, size
 from dagster_ckpt.errors import InvalidRequest

@@ -13,7 +13,7 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord, PendingRecord
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
 from dagster_ckpt.core.units import ago, counted

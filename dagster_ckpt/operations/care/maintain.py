@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.requeue import CHOSEN_BY, RequeueRecord, conditions_in, is_struct, selected
+from dagster_ckpt.core.checkpoint.tables import CHOSEN_BY, RequeueRecord, conditions_in, is_struct, selected
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment, change_record, load_record
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink

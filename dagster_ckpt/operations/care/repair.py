@@ -10,9 +10,9 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId, leaves_room
-from dagster_ckpt.core.location import SnapshotLocation, location_of
 from dagster_ckpt.core.model import CheckpointMetadata
-from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.paths import SnapshotLocation, location_of
+from dagster_ckpt.core.request import RunStatus, properties_for
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment, change_record
 from dagster_ckpt.operations.snapshots.catalog import list_storage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.horizon import Positions, merged
 from dagster_ckpt.core.supervision.approval import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.targets import SinkTarget, target_at
-from dagster_ckpt.core.checkpoint.shown import ServingRecord, ShownTable, ShownTables
+from dagster_ckpt.core.checkpoint.tables import ServingRecord, ShownTable, ShownTables
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import find_record, serving_of
 from dagster_ckpt.operations.readers.open_sink import (

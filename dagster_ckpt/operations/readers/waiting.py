@@ -11,7 +11,7 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment, load_record

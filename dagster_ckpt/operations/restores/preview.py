@@ -14,8 +14,8 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import CheckpointMetadata, FileKind, StageSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.choice import newest_on_line
 from dagster_ckpt.core.restore.from_snapshot import planned_restore
 from dagster_ckpt.core.restore.matching import (

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import (
     CheckpointKind,
@@ -25,7 +24,7 @@ from dagster_ckpt.core.model import (
     StageSnapshot,
     TableSnapshot,
 )
-from dagster_ckpt.core.paths import AlreadyExists
+from dagster_ckpt.core.paths import AlreadyExists, SnapshotLocation
 from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.deployment import Deployment, Meter, ProgressCallback, silent
 from dagster_ckpt.operations.snapshots.export import free_savepoint_folder

@@ -11,9 +11,9 @@ from dagster_ckpt.core import paths
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation, folder_of, location_of
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, Labeled
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.paths import SnapshotLocation, folder_of, location_of
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.restore.choice import FromSnapshot, latest_snapshot, snapshot_at
 from dagster_ckpt.core.restore.facts import existing
 from dagster_ckpt.core.restore_point import At, Key, Latest, Nothing, RestorePoint, restore_point

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import (
     CheckpointKind,
@@ -24,7 +23,7 @@ from dagster_ckpt.core.model import (
     ObjectRef,
     StageSnapshot,
 )
-from dagster_ckpt.core.paths import AlreadyExists, Digest
+from dagster_ckpt.core.paths import AlreadyExists, Digest, SnapshotLocation
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.deployment import Meter, ProgressCallback, silent
 from dagster_ckpt.ports import CheckpointStorage

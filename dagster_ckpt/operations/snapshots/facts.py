@@ -15,8 +15,7 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.files.cleaning import Classified, StorageFacts, classify
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation, same_place
-from dagster_ckpt.core.paths import StoredObject
+from dagster_ckpt.core.paths import SnapshotLocation, StoredObject, same_place
 from dagster_ckpt.errors import Corrupt, NotFound
 from dagster_ckpt.operations.deployment import Deployment, load_record
 from dagster_ckpt.operations.snapshots.contents import files_of

@@ -12,10 +12,9 @@ from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorReco
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, leaves_room
-from dagster_ckpt.core.location import SnapshotLocation, same_place
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, LabelChanges
-from dagster_ckpt.core.paths import savepoint_key
-from dagster_ckpt.core.properties import properties_for
+from dagster_ckpt.core.paths import SnapshotLocation, same_place, savepoint_key
+from dagster_ckpt.core.request import properties_for
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.operations.deployment import Deployment, ProgressCallback, change_record, silent
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dagster_ckpt.authoring.hooks import HookContext
+from dagster_ckpt.authoring.own_objects import HookContext
 from dagster_ckpt.authoring.pipeline import run_as
 from dagster_ckpt.core.chains import OtherChains, kept_chains
 from dagster_ckpt.core.checkpoint.lease import Lease

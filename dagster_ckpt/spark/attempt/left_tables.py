@@ -9,10 +9,10 @@ import threading
 from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import rows_at
+from dagster_ckpt.core.checkpoint.tables import rows_at
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.request import Completed
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, Restore, RestoreDecision
 from dagster_ckpt.core.restore.facts import RestorePurpose

@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.authoring.stage_state import OwnState
+from dagster_ckpt.authoring.own_objects import OwnState
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.metadata_text import decode_state, encode_state

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.spark.channel.batch_input import BatchInput

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.tables import ShownTables
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.runtime.attempt_setup import RunSetup
@@ -20,7 +20,7 @@ from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import exchange_of, prove_reached
 from dagster_ckpt.spark.plan.sources import Choose, choose_chains
-from dagster_ckpt.spark.snapshot.local_copy import drop_local_copies_before, drop_local_copy
+from dagster_ckpt.spark.snapshot.stored import drop_local_copies_before, drop_local_copy
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest, NotFound
 from dagster_ckpt.spark.exchange.mounts import exchange_of
-from dagster_ckpt.spark.exchange.state import is_there, location, move_there, prove_connector
+from dagster_ckpt.spark.exchange.task_files import is_there, location, move_there, prove_connector
 from dagster_ckpt.spark.files import replace_whole, spark_uri
 from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.plan.operators import operators_in

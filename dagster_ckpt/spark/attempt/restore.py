@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.authoring.stage_settings import Boundedness
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.tables import ShownTables
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, StageUid
 from dagster_ckpt.core.model import FileEntry
@@ -35,12 +35,19 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, exchange_of, is_reached, sweep_older, work_in
 from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.sink.port import LaterRows
-from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, noted_topic_ids, read_offsets
-from dagster_ckpt.spark.snapshot.local_copy import LocalCopy, find_local_copy
-from dagster_ckpt.spark.snapshot.pins import sweep_pins
+from dagster_ckpt.spark.snapshot.capture import (
+    latest_committed_batch,
+    noted_topic_ids,
+    read_offsets,
+    sweep_pins,
+)
 from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
-from dagster_ckpt.spark.snapshot.restore import build_stage_directory
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
+from dagster_ckpt.spark.snapshot.stored import (
+    LocalCopy,
+    StoredSnapshot,
+    build_stage_directory,
+    find_local_copy,
+)
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at, source_positions
 from dagster_ckpt.spark.stage_report import Reporter

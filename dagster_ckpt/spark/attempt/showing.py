@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
-from dagster_ckpt.core.checkpoint.shown import Moved
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
+from dagster_ckpt.core.checkpoint.tables import Moved
 from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, TableSnapshot
 from dagster_ckpt.errors import CheckpointError

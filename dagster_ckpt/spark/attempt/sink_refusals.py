@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.attempt.left_tables import had_rows

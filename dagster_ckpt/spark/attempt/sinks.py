@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageDefinition
-from dagster_ckpt.core.checkpoint.shown import Moved, ShownTables, tables_of
+from dagster_ckpt.core.checkpoint.tables import Moved, ShownTables, tables_of
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.location import local_path, one_spelling, same_place
 from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
+from dagster_ckpt.core.paths import local_path, one_spelling, same_place
 from dagster_ckpt.core.restore.facts import Seen
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest

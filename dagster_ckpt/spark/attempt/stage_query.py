@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_ckpt.authoring.hooks import StageContext
-from dagster_ckpt.authoring.stage_state import OwnState
+from dagster_ckpt.authoring.own_objects import OwnState, StageContext
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
@@ -26,8 +25,7 @@ from dagster_ckpt.spark.attempt.participant import (
 from dagster_ckpt.spark.attempt.query_state import checkpoint_location, refuse_names_that_are_patterns
 from dagster_ckpt.spark.channel.batch_input import BatchInput
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import names_of_inputs
-from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.positions import Release, names_of_inputs
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.plan.errors import understood

@@ -5,10 +5,9 @@
 | ``log`` | the append-only log |
 | ``entries`` | its entries |
 | ``schema`` | the schema of its rows |
-| ``release`` | which barriers readers may pass |
 | ``source`` | a channel log as a Spark source |
 | ``sink`` | micro-batches into a channel log |
-| ``positions`` | how far a stage has read its inputs, from Spark's commit log |
+| ``positions`` | how far a stage has read its inputs, from Spark's commit log; which barriers readers may pass |
 | ``batch_input`` | the rows of one micro-batch's input, read again |
 | ``in_flight`` | a log restored; in-flight data of an unaligned checkpoint: stored, and put back |
 """

@@ -20,7 +20,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import arrow_schema, channel_schema_json, parsed_schema
 from dagster_ckpt.spark.cluster.counted import CountedRows
 from dagster_ckpt.spark.exchange.mounts import exchange_of, forget_remote
-from dagster_ckpt.spark.exchange.rows import write_rows
+from dagster_ckpt.spark.exchange.task_files import write_rows
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files, refresh_listing, spark_uri
 
 if TYPE_CHECKING:

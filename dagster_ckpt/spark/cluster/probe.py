@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.cluster import visit
+from dagster_ckpt.spark.cluster import sent
 from dagster_ckpt.spark.exchange.mounts import exchange_of, probe_objects, refuse_unreached
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.files import refresh_listing, spark_uri
@@ -158,16 +158,16 @@ def _answers(
         "stores": {name: folder.text for name, folder in stores.items()},
         "token": token,
     }
-    cloudpickle.register_pickle_by_value(visit)
+    cloudpickle.register_pickle_by_value(sent)
     try:
-        return run_on(spark, executors, visit.visit, given)
+        return run_on(spark, executors, sent.visit, given)
     except Exception as error:
         told = _without_python(str(error))
         if told is None:
             raise
         raise told from error
     finally:
-        cloudpickle.unregister_pickle_by_value(visit)
+        cloudpickle.unregister_pickle_by_value(sent)
 
 
 def _without_python(text: str) -> InvalidRequest | None:

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.checkpoint.lease import NEXT_PROCESS, Lease
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import TriggerStages
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointOutcome, CheckpointRequest, Completed, Failed, Pending
+from dagster_ckpt.core.request import (
+    CheckpointOutcome,
+    CheckpointRequest,
+    Completed,
+    Failed,
+    Pending,
+    RunStatus,
+)
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt

@@ -18,10 +18,10 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.units import counted, duration
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
+from dagster_ckpt.spark.java.process import MAX_START_ATTEMPTS, is_java_gone, is_retryable_start
 from dagster_ckpt.spark.java.sessions import has_read_everything
-from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_java_gone, is_retryable_start
 from dagster_ckpt.spark.plan.errors import was_stopped
-from dagster_ckpt.spark.snapshot.row_counts import note_late
+from dagster_ckpt.spark.snapshot.batch_notes import note_late
 from dagster_ckpt.spark.stage_report import BatchMeter, Reporter, rows_late
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog, Outdated
 from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.directories import AttemptDirectory, RunProgress
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
-from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone
+from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.plan.files import written_again
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter

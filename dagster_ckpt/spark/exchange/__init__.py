@@ -5,6 +5,5 @@
 | ``objects`` | a folder of an object store, as tasks reach it |
 | ``options`` | storage options of fsspec, as pyarrow spells them |
 | ``mounts`` | working directories whose rows lie in such a folder, what is where, whether it is reached |
-| ``state`` | the state of queries, in the object store by Spark's own connector |
-| ``rows`` | a micro-batch's rows, written by tasks without Spark's file writers |
+| ``task_files`` | a micro-batch's rows, written by tasks; the state of queries, by Spark's own connector |
 """

@@ -9,7 +9,6 @@ rows: Spark compares types only.
 | ``operators`` | stateful operators, and the watermarks that bound them |
 | ``columns`` | columns, fields of structs and aggregates of state, by their places |
 | ``origins`` | columns of state, followed to those of sources |
-| ``time_zones`` | the session's time zone, where rows or state depend on it |
 | ``sources`` | sources in Spark's order; what plans of stages say of running them in one query |
 | ``files`` | files that file sources have read: moved, written again, or not there yet |
 | ``functions`` | digests of the user's code, which no plan shows; variables of transformWithState |

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
-from dagster_ckpt.spark.java_errors import JAVA_GONE, is_java_gone, is_retryable_start
+from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone, is_retryable_start
 
 if TYPE_CHECKING:
     from dagster_ckpt.authoring.stages import StageDefinition

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.location import SAME_STORES, local_path
+from dagster_ckpt.core.paths import SAME_STORES, local_path
 from dagster_ckpt.spark.plan.sources import relations
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.columns import why_other_aggregates, why_other_fields
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery
-from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of
+from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of, refuse_another_machines_zone
 from dagster_ckpt.spark.plan.files import why_moved
 from dagster_ckpt.spark.plan.functions import why_other_variables
 from dagster_ckpt.spark.plan.origins import why_other_columns
 from dagster_ckpt.spark.plan.sources import have_moved
-from dagster_ckpt.spark.plan.time_zones import refuse_another_machines_zone
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from dagster_ckpt.core.checkpoint.shown import ShownTable
-from dagster_ckpt.core.location import same_place
+from dagster_ckpt.core.checkpoint.tables import ShownTable
 from dagster_ckpt.core.model import Record
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import replace_whole

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import same_place
 from dagster_ckpt.core.model import Record, TableSnapshot
+from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.errors import Corrupt, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.directories import StageDirectory

@@ -1,21 +1,26 @@
-"""Small files of a stage's directory, one for each micro-batch: what is true through it, and travels with a cut there.
+"""Small files of a stage's directory, one for each micro-batch; of them the counts of rows by condition.
 
 A restored directory has one, ``restored.json``: whatever the next batches are numbered, it lies before them.
 
 Objects that are stages' own have their states kept so, in ``own/<batch>.json``, by stage uid.
+
+Counts are running totals. A checkpoint takes the totals at its cut with it, so what a restore takes back is taken
+back of them too; and it tells what came since the last completed one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.model import FileKind, Record
-from dagster_ckpt.errors import Corrupt
+from dagster_ckpt.core.units import counted
+from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import remove_files, replace_whole
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
@@ -89,3 +94,145 @@ def captured_states(directory: StageDirectory, batch: BatchId | None) -> tuple[P
             path=f"{FOLDER}/{RESTORED}", size=path.stat().st_size, kind=FileKind.QUERY, source=str(path)
         ),
     )
+
+
+COUNTS = "rows"
+_RESTORED = f"{COUNTS}/{RESTORED}"
+_LATE = "late.json"
+
+
+class RowCounts(Record):
+    """``rows/<batch>.json``: totals through a batch; with ``since``, of one checkpoint."""
+
+    format_version: Literal[1] = 1
+    rows: int = 0
+    """Rows that were judged."""
+    refused: int = 0
+    """Those that broke a condition, one or several."""
+    broken: dict[str, int] = Field(default_factory=dict)
+    """By condition: rows that broke it."""
+    late: int = 0
+    """Rows that watermarks dropped, as far as Spark's progress has told."""
+    late_kept: int = 0
+    """Late rows that are in the quarantine."""
+    requeued: int = 0
+    """Rows of the quarantine that were judged again."""
+    orders: tuple[str, ...] = ()
+    """Orders to requeue that were taken, as long as the record has them."""
+    requeued_in: int | None = None
+    """Newest batch that took some: only a table that shows it tells which rows are left."""
+    bad_in: int | None = None
+    """Newest batch with a row that broke a condition."""
+    at_most: str = ""
+    """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
+    fails: bool = False
+    """A checkpoint with more of them fails."""
+
+    def plus(self, rows: int, refused: int, broken: Mapping[str, int]) -> RowCounts:
+        """Return the totals with a batch more."""
+        names = self.broken.keys() | broken.keys()
+        return self.model_copy(
+            update={
+                "rows": self.rows + rows,
+                "refused": self.refused + refused,
+                "broken": {one: self.broken.get(one, 0) + broken.get(one, 0) for one in sorted(names)},
+            }
+        )
+
+    def minus(self, before: RowCounts) -> RowCounts:
+        """Return the counts behind earlier totals; conditions of which nothing came are 0."""
+        return self.model_copy(
+            update={
+                "rows": self.rows - before.rows,
+                "refused": self.refused - before.refused,
+                "late": self.late - before.late,
+                "late_kept": self.late_kept - before.late_kept,
+                "requeued": self.requeued - before.requeued,
+                "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
+            }
+        )
+
+
+def is_beyond(at_most: str, number: int, *, of: int) -> bool:
+    """Tell whether more rows broke a condition than may: ``at_most`` is a number, or a share (``1 %``); empty: any."""
+    if not at_most:
+        return False
+    most, _, share = at_most.partition(" ")
+    return number * 100 > Fraction(most) * of if share else number > int(most)
+
+
+def total_through(directory: StageDirectory, batch: BatchId | None) -> RowCounts:
+    """Return the totals at the newest batch up to this one; zeros: nothing was judged yet."""
+    path = through_batch(directory.root / COUNTS, batch)
+    return (None if path is None else _read(path)) or RowCounts()
+
+
+def note(directory: StageDirectory, batch: BatchId, totals: RowCounts) -> None:
+    """Write down the totals through a batch, before its rows are in the channel log."""
+    note_batch(directory.root / COUNTS, batch, totals.model_dump_json().encode())
+
+
+def note_late(directory: StageDirectory, rows: int) -> None:
+    """Add rows that watermarks have dropped, as Spark tells behind a batch."""
+    if rows:
+        folder = directory.root / COUNTS
+        folder.mkdir(exist_ok=True)
+        total = RowCounts(late=_late(directory) + rows)
+        replace_whole(folder / _LATE, total.model_dump_json().encode(), durably=False)
+
+
+def _late(directory: StageDirectory) -> int:
+    found = _read(directory.root / COUNTS / _LATE) or _read(directory.root / _RESTORED)
+    return 0 if found is None else found.late
+
+
+def captured(directory: StageDirectory, checkpoint: CheckpointId) -> tuple[PlannedFile, ...]:
+    """Return the file that holds a cut's totals, once they are noted; none where there is nothing to tell."""
+    path = _of_checkpoint(directory, checkpoint)
+    if not path.exists():
+        return ()
+    size = path.stat().st_size
+    return (PlannedFile(path=_RESTORED, size=size, kind=FileKind.QUERY, source=str(path)),)
+
+
+def noted_at(directory: StageDirectory, checkpoint: CheckpointId, batch: BatchId | None) -> RowCounts | None:
+    """Write down the totals at a checkpoint's cut, for the next one, and return them; None: nothing to tell."""
+    if not (directory.root / COUNTS).is_dir():
+        return None
+    totals = total_through(directory, batch).model_copy(update={"late": _late(directory)})
+    replace_whole(_of_checkpoint(directory, checkpoint), totals.model_dump_json().encode(), durably=False)
+    return totals
+
+
+def since(directory: StageDirectory, totals: RowCounts, completed: CheckpointId | None) -> RowCounts:
+    """Return the counts since the last completed checkpoint, or since the restored one."""
+    before = None if completed is None else _read(_of_checkpoint(directory, completed))
+    before = before or _read(directory.root / _RESTORED)
+    folder = directory.root / COUNTS
+    older = (path for path in folder.glob("at-*.json") if completed and int(path.stem[3:]) < completed - KEPT)
+    remove_files(list(older))
+    return totals if before is None else totals.minus(before)
+
+
+def refuse_beyond(uid: str, counts: RowCounts) -> None:
+    """Raise Declined where more rows broke a condition than a checkpoint may have."""
+    beyond = {one: n for one, n in counts.broken.items() if is_beyond(counts.at_most, n, of=counts.rows)}
+    if counts.fails and beyond:
+        worst = max(beyond, key=lambda one: beyond[one])
+        raise Declined(
+            f"stage {uid!r}: {worst!r} does not hold for {beyond[worst]:,} of {counted(counts.rows, 'row')}, and "
+            f"at_most allows {counts.at_most}: raise it, or mend the rows"
+        )
+
+
+def _read(path: Path) -> RowCounts | None:
+    try:
+        return RowCounts.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise Corrupt(f"{path} is damaged: restore the pipeline from its latest checkpoint") from error
+
+
+def _of_checkpoint(directory: StageDirectory, checkpoint: CheckpointId) -> Path:
+    return directory.root / COUNTS / f"at-{checkpoint}.json"

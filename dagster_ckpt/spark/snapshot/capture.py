@@ -6,22 +6,28 @@ commits is the ``commits/`` directory. What was found necessary, by leaving out 
 ``metadata``, ``offsets/N`` and ``offsets/N-1``, ``commits/N``, the source logs up to N, and per state store
 partition the newest snapshot at or below version N + 1 with the changes after it. State schemas
 are needed by some operators and by the state reader; checksum side files by none.
+
+Spark deletes files of batches older than about a hundred; at ten triggers a second a slow upload would lose
+them. A pin is a hard link in ``<stage working directory>/pins/<checkpoint>``: it costs some 20 µs, and Spark
+never edits a file in place, so the content is fixed. File systems without hard links go unpinned: a file
+that vanishes under the upload then declines the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dagster_ckpt.core.ids import BatchId
+from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.core.model import FileEntry, FileKind
 from dagster_ckpt.errors import Declined, NotFound
 from dagster_ckpt.spark.directories import PLAN, StageDirectory
-from dagster_ckpt.spark.files import replace_whole
+from dagster_ckpt.spark.files import has_no_links, replace_whole
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
     CommitRecord,
     OffsetRecord,
@@ -30,7 +36,7 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     read_offset,
     read_query_id,
 )
-from dagster_ckpt.spark.snapshot.own_paths import refuse_own_paths
+from dagster_ckpt.spark.snapshot.rewritten import refuse_own_paths
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, Vanished, planned, state_files
 
 __all__ = [
@@ -295,3 +301,54 @@ def noted_topic_ids(directory: StageDirectory) -> dict[str, str]:
     except (FileNotFoundError, ValueError):
         return {}
     return {str(topic): str(number) for topic, number in found.items()} if isinstance(found, dict) else {}
+
+
+def uploaded_already(previous: Sequence[FileEntry]) -> frozenset[tuple[str, int]]:
+    """Return (path, size) of the files an earlier checkpoint holds: content-named ones need no pin."""
+    return frozenset((entry.path, entry.size) for entry in previous)
+
+
+def pin_files(
+    files: Sequence[PlannedFile],
+    *,
+    stage_dir: Path,
+    checkpoint_id: CheckpointId,
+    uploaded: Container[tuple[str, int]] = frozenset(),
+) -> tuple[PlannedFile, ...]:
+    """Hard-link the files that will have to be read; returns the same files with ``source`` at their pins.
+
+    Raises Declined when one has vanished since it was planned: plan again. End with ``release_pins``.
+    """
+    folder = StageDirectory(stage_dir).pins(checkpoint_id)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pinned = []
+    try:
+        for number, file in enumerate(files):
+            if (file.content_named and (file.path, file.size) in uploaded) or file.source is not None:
+                pinned.append(file)
+                continue
+            target = os.path.join(folder, str(number))
+            os.link(os.path.join(stage_dir, file.path), target)
+            pinned.append(replace(file, source=target))
+    except FileNotFoundError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Declined(
+            f"{error.filename} was removed by Spark before it could be captured: plan again"
+        ) from error
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not has_no_links(error):
+            raise
+        return tuple(files)
+    return tuple(pinned)
+
+
+def release_pins(stage_dir: Path, checkpoint_id: CheckpointId) -> None:
+    """Let go of the pins of one checkpoint; none is no error."""
+    shutil.rmtree(StageDirectory(stage_dir).pins(checkpoint_id), ignore_errors=True)
+
+
+def sweep_pins(stage_dir: Path) -> None:
+    """Remove all pins: what an attempt that was killed left in the directory it hands on."""
+    shutil.rmtree(StageDirectory(stage_dir).all_pins, ignore_errors=True)

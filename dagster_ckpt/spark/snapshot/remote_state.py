@@ -20,7 +20,7 @@ from dagster_ckpt.core.paths import StoredObject
 from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.mounts import Exchange
-from dagster_ckpt.spark.exchange.state import listed
+from dagster_ckpt.spark.exchange.task_files import listed
 from dagster_ckpt.spark.files import run_in_parallel
 from dagster_ckpt.spark.snapshot.capture import CapturePlan, plan_capture
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile

@@ -10,23 +10,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
+from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPosition, StageUid
-from dagster_ckpt.core.messages import StageAcknowledgement
+from dagster_ckpt.core.messages import AcknowledgeResult, CheckpointFailureReason, StageAcknowledgement
 from dagster_ckpt.core.model import FileEntry, ObjectRef, SnapshotMetrics, StageSnapshot, TableSnapshot
-from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, OutcomeUnknown, Unavailable
-from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.stored import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.exchange.state import exchange_with_state
-from dagster_ckpt.spark.snapshot.batch_notes import captured_states
-from dagster_ckpt.spark.snapshot.capture import CapturePlan, noted_topic_ids, plan_beginning, plan_capture
-from dagster_ckpt.spark.snapshot.local_copy import drop_local_copy, keep_local_copy
-from dagster_ckpt.spark.snapshot.pins import pin_files, release_pins, uploaded_already
+from dagster_ckpt.spark.exchange.task_files import exchange_with_state
+from dagster_ckpt.spark.snapshot.batch_notes import (
+    RowCounts,
+    captured,
+    captured_states,
+    noted_at,
+    refuse_beyond,
+    since,
+)
+from dagster_ckpt.spark.snapshot.capture import (
+    CapturePlan,
+    noted_topic_ids,
+    pin_files,
+    plan_beginning,
+    plan_capture,
+    release_pins,
+    uploaded_already,
+)
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
-from dagster_ckpt.spark.snapshot.row_counts import RowCounts, captured, noted_at, refuse_beyond, since
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
-from dagster_ckpt.spark.snapshot.stored import read_manifest
+from dagster_ckpt.spark.snapshot.stored import drop_local_copy, keep_local_copy, read_manifest
 from dagster_ckpt.spark.snapshot.upload import INLINE_THRESHOLD, StageUpload, UploadMode, upload_stage
 
 log = logging.getLogger("dagster_ckpt.stage")

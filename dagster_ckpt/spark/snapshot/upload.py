@@ -17,10 +17,9 @@ from typing import assert_never
 
 from dagster_ckpt.core import paths
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
-from dagster_ckpt.core.location import local_path
 from dagster_ckpt.core.messages import StateHandle, StateScope
 from dagster_ckpt.core.model import FileEntry, FileKind, ObjectRef, SnapshotMetrics, StageSnapshot
-from dagster_ckpt.core.paths import AlreadyExists, Digest
+from dagster_ckpt.core.paths import AlreadyExists, Digest, local_path
 from dagster_ckpt.digests import digest_bytes, digest_file
 from dagster_ckpt.errors import CheckpointError, Declined, Unavailable
 from dagster_ckpt.ports import CheckpointStorage

@@ -11,7 +11,7 @@ from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEntry, EndEntry, encode_options
 from dagster_ckpt.spark.channel.log import ChannelLog, Outdated
-from dagster_ckpt.spark.channel.release import Release
+from dagster_ckpt.spark.channel.positions import Release
 
 Mark: TypeAlias = BarrierEntry | CancelEntry | EndEntry
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dagster_ckpt.core.checkpoint.shown import ShownTables
+from dagster_ckpt.core.checkpoint.tables import ShownTables
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import Declined

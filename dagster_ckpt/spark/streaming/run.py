@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.requests import effective_interval
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import Stopped, StoppedBadly
+from dagster_ckpt.core.checkpoint.requests import Stopped, StoppedBadly, effective_interval
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.request import CheckpointRequest

@@ -21,8 +21,8 @@ from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
+from dagster_ckpt.spark.java.process import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.java.sessions import has_read_everything, progress_since
-from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import BatchMeter
 from dagster_ckpt.spark.streaming.channels import InputChannel

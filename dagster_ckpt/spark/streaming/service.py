@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.checkpoint.lease import Lease
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
+from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.errors import CheckpointError, Fenced, InvalidRequest, NotFound
 from dagster_ckpt.runtime.attempt_setup import Ownership
-from dagster_ckpt.runtime.coordinator import AckDurability, CheckpointCoordinator
+from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.attempt.attempt import Attempt, with_hooks
 from dagster_ckpt.spark.attempt.mark import mark_ended

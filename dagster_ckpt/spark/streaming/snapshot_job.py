@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.channel.log import ChannelLog

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from dagster_ckpt.core.alignment import Decline, ForwardCancel, InFlightComplete, TriggerSnapshot
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
-from dagster_ckpt.core.messages import BarrierOptions
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import BarrierOptions, CheckpointFailureReason
 from dagster_ckpt.core.subtask.checkpoints import AsyncPart, SubtaskCheckpoints, SubtaskStep
 from dagster_ckpt.core.subtask.effects import (
     Acknowledge,
@@ -49,8 +48,7 @@ from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs,
 if TYPE_CHECKING:
     from dagster_ckpt.core.config import CheckpointConfig
     from dagster_ckpt.spark.channel.log import ChannelLog
-    from dagster_ckpt.spark.channel.positions import CommittedBatches
-    from dagster_ckpt.spark.channel.release import Release
+    from dagster_ckpt.spark.channel.positions import CommittedBatches, Release
     from dagster_ckpt.spark.snapshot.take import StageSnapshotter
     from dagster_ckpt.spark.streaming.channels import InputChannel
 

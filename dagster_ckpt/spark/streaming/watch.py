@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.spark.files import replace_whole
-from dagster_ckpt.spark.snapshot.row_counts import note_late
+from dagster_ckpt.spark.snapshot.batch_notes import note_late
 from dagster_ckpt.spark.stage_report import recent_checkpoints
 from dagster_ckpt.spark.streaming.progress import (
     PROGRESS_FILE,

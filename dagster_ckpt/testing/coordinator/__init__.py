@@ -4,9 +4,8 @@
 |---|---|
 | ``harness`` | the harness: attempts and time; and the names of its parts |
 | ``tasks`` | its part for tasks: what they go through and answer |
-| ``faults`` | its part for what fails |
 | ``readings`` | its part for what it shows |
-| ``world`` | what outlives the attempt: store, storages, clock; the attempt that all parts work on |
+| ``world`` | what outlives the attempt: store, storages, clock; the attempt of all parts; what fails |
 | ``settings`` | what it takes by name, for type checkers |
 | ``events`` | its part for driver-side coordinators: their answers, states and events to subtasks; master hooks |
 """

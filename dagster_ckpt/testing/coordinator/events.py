@@ -10,7 +10,7 @@ from typing import Any
 
 from dagster_ckpt.core.checkpoint.tasks import StageStatus
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.core.messages import AcknowledgeResult
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.driver.hooks import ResultPending
 from dagster_ckpt.testing.coordinator.world import PlayedAttempt

@@ -23,7 +23,7 @@ from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.restore.facts import DirectoryState, Seen
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
@@ -36,11 +36,10 @@ from dagster_ckpt.testing.coordinator.events import (
     RecordingHook,
     RecordingOperatorCoordinator,
 )
-from dagster_ckpt.testing.coordinator.faults import Faults
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
 from dagster_ckpt.testing.coordinator.tasks import Requests, Tasks
-from dagster_ckpt.testing.coordinator.world import PlayedAttempt, ScenarioWorld
+from dagster_ckpt.testing.coordinator.world import Faults, PlayedAttempt, ScenarioWorld
 from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
 
 __all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]

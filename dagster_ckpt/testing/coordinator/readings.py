@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
+from dagster_ckpt.core.checkpoint.requests import StopOutcome
 from dagster_ckpt.core.checkpoint.statistics import StatisticsSnapshot, gauges
-from dagster_ckpt.core.checkpoint.stop_with_savepoint import StopOutcome
 from dagster_ckpt.core.checkpoint.tasks import StageStatus, bits
 from dagster_ckpt.core.coordinator.effects import (
     CheckpointDiscarded,
@@ -14,19 +14,17 @@ from dagster_ckpt.core.coordinator.effects import (
     JobFailed,
 )
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import BarrierOptions, StateHandle
+from dagster_ckpt.core.messages import BarrierOptions, CheckpointFailureReason, StateHandle
 from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
 from dagster_ckpt.core.paths import metadata as metadata_key
-from dagster_ckpt.core.properties import CheckpointProperties
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import CheckpointOutcome
+from dagster_ckpt.core.request import CheckpointOutcome, CheckpointProperties
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.testing.coordinator.world import PlayedAttempt
-from dagster_ckpt.testing.gateway import AbortNotice, CompleteNotice, Notice
+from dagster_ckpt.testing.faulty import AbortNotice, CompleteNotice, Notice
 from dagster_ckpt.testing.graph import number_of
 
 

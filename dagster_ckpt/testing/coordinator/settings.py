@@ -10,11 +10,11 @@ from dagster_ckpt.core.config import (
     ClaimMode,
     ExternalizedCheckpointRetention,
     RestoreOptions,
+    Retention,
 )
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.graph import StageSpec
-from dagster_ckpt.core.location import StorageKind
-from dagster_ckpt.core.periods import Retention
+from dagster_ckpt.core.paths import StorageKind
 from dagster_ckpt.core.request import SnapshotScope
 from dagster_ckpt.core.restore.facts import DirectoryState, Seen
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore

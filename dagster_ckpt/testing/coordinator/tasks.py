@@ -11,6 +11,8 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CheckpointId, ExecutionAttempt, StageUid
 from dagster_ckpt.core.messages import (
+    AcknowledgeResult,
+    CheckpointFailureReason,
     NotifyAborted,
     StageAcknowledgement,
     StateHandle,
@@ -20,7 +22,6 @@ from dagster_ckpt.core.messages import (
 )
 from dagster_ckpt.core.model import CheckpointKind, ObjectRef, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.core.paths import exclusive_file
-from dagster_ckpt.core.reasons import AcknowledgeResult, CheckpointFailureReason
 from dagster_ckpt.core.request import (
     CheckpointRequest,
     Queued,
@@ -33,10 +34,9 @@ from dagster_ckpt.core.request import (
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.files import write_subtask_handles
-from dagster_ckpt.testing.coordinator.faults import Faults
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.settings import RequestFields, TriggerFields
-from dagster_ckpt.testing.coordinator.world import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import Faults, PlayedAttempt
 from dagster_ckpt.testing.graph import number_of, one_of
 
 

@@ -5,7 +5,6 @@ sends events.
 
 | file | what it owns |
 |---|---|
-| ``key_groups`` | which subtask owns which part of keyed state |
-| ``assignment`` | how list state and in-flight data are redistributed (Flink: StateAssignmentOperation) |
+| ``key_groups`` | which subtask owns which part of keyed state; in-flight data redistributed |
 | ``gated`` | a driver-side coordinator behind that gate |
 """

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.reasons import AcknowledgeResult
+from dagster_ckpt.core.messages import AcknowledgeResult
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.driver.hooks import HearsResets, OperatorCoordinator
 

@@ -4,12 +4,10 @@
 |---|---|
 | ``base`` | what a subclass gives, and how the tests begin |
 | ``run`` | one attempt's sink, rows staged without Spark, processes that end |
-| ``publishing`` | rows appear once, all of them, and only the newest attempt's |
-| ``staged`` | staged rows that were lost or changed are never shown |
+| ``publishing`` | rows appear once, all of them, only the newest attempt's; none that was lost or changed |
 | ``rolling_back`` | exactly the rows of a cut |
 | ``histories`` | another history on top, forks, garbage |
 | ``together`` | tables that change at one moment |
-| ``keys`` | one row for each key, whatever its type and value |
+| ``keys`` | one row for each key, whatever its type and value; upserts, output mode *complete*, schemas |
 | ``values`` | ``ValueContract``: what is in the rows never fails a publish |
-| ``contents`` | upserts, output mode *complete*, schemas |
 """

@@ -8,7 +8,7 @@ import pytest
 from dagster_ckpt.core.alignment import Block, Decline, ForwardCancel, TriggerSnapshot, Unblock, handler_for
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.messages import Alignment
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.barriers import AT_LEAST_ONCE, UNALIGNED, BarrierHarness
 

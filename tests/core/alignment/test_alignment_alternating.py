@@ -8,7 +8,7 @@ import pytest
 from dagster_ckpt.core.alignment import ArmTimer, PullForward, TimerFired, TriggerSnapshot, Unblock
 from dagster_ckpt.core.ids import checkpoint_id
 from dagster_ckpt.core.messages import Alignment, BarrierOptions
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.testing.barriers import ALIGNED, UNALIGNED, BarrierHarness, timeoutable
 
 

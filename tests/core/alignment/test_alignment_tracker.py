@@ -7,7 +7,7 @@ import pytest
 from dagster_ckpt.core.alignment import Unblock
 from dagster_ckpt.core.alignment.tracker import MAX_TRACKED
 from dagster_ckpt.core.config import CheckpointingMode
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.testing.barriers import AT_LEAST_ONCE, UNALIGNED, BarrierHarness
 

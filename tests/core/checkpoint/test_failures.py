@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dagster_ckpt.core.checkpoint.failures import UNLIMITED, FailureCounter, FailureDecision, FailureScope
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 
 GO_ON, FAIL = FailureDecision.GO_ON, FailureDecision.FAIL_RUN
 

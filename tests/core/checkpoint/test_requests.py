@@ -19,8 +19,7 @@ from dagster_ckpt.core.checkpoint.requests import (
 )
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import properties_for
-from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin
+from dagster_ckpt.core.request import CheckpointRequest, RequestOrigin, properties_for
 from dagster_ckpt.errors import InvalidRequest
 
 FREE = QueueLoad(is_triggering=False, pending=0, cleaning=0, notifying=0, max_concurrent=1, pause_left=0.0)

@@ -27,7 +27,7 @@ from dagster_ckpt.core.model import (
     StageSnapshot,
 )
 from dagster_ckpt.core.paths import StoredObject
-from dagster_ckpt.core.properties import CheckpointProperties, properties_for, restored_properties
+from dagster_ckpt.core.request import CheckpointProperties, properties_for, restored_properties
 from dagster_ckpt.errors import InvalidRequest
 
 CONFIG = CheckpointConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_ckpt.core.files.local_recovery import LocalBackup, LocalCopies, RecoverySource, prioritize
+from dagster_ckpt.core.files.retention import LocalBackup, LocalCopies, RecoverySource, prioritize
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileEntry, FileKind
 

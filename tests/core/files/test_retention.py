@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, ExternalizedCheckpointRetention
 from dagster_ckpt.core.files.retention import CompletedStore, SavepointRetention, UnreadableEntry, recover
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import CheckpointProperties, RunStatus, properties_for, restored_properties
+from dagster_ckpt.core.request import CheckpointProperties, RunStatus, properties_for, restored_properties
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 CONFIG = CheckpointConfig()

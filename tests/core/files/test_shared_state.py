@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_ckpt.core.config import ClaimMode
-from dagster_ckpt.core.files.shared_state import FolderUse, PlaceholderHandle, SharedStateRegistry
+from dagster_ckpt.core.files.cleaning import FolderUse, PlaceholderHandle, SharedStateRegistry
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import StateHandle, StateScope
-from dagster_ckpt.core.properties import SharingStrategy
+from dagster_ckpt.core.request import SharingStrategy
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_ckpt.core.restore.list_state import redistribute
+from dagster_ckpt.authoring.own_objects import redistribute
 
 
 def lists(name: str, *sizes: int) -> list[dict[str, list[int]]]:

@@ -11,7 +11,6 @@ import pytest
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode, RestoreOptions
 from dagster_ckpt.core.graph import Edge, PipelineGraph, StageSpec
 from dagster_ckpt.core.ids import LARGEST_NUMBER, CheckpointId, CoordinatorEpoch, PipelineId, StageUid
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import (
     CheckpointKind,
     CheckpointMetadata,
@@ -19,7 +18,8 @@ from dagster_ckpt.core.model import (
     StageSnapshot,
     TableSnapshot,
 )
-from dagster_ckpt.core.properties import properties_for, restored_properties
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import properties_for, restored_properties
 from dagster_ckpt.core.restore.choice import Adopt, Fresh, FromSnapshot, Restore, choose_restore_point
 from dagster_ckpt.core.restore.facts import (
     AttemptEnd,
@@ -95,6 +95,11 @@ def choose(
     restore_from: str, given: RestoreFacts, now: PipelineGraph | None = None
 ) -> Fresh | Adopt | FromSnapshot:
     return choose_restore_point(RestoreOptions(restore_from=restore_from), given, now or graph())
+
+
+def begins_line(restore_from: str, given: RestoreFacts) -> bool:
+    choice = choose(restore_from, given)
+    return not isinstance(choice, Adopt) and choice.begins_line
 
 
 def loaded_id(choice: Fresh | Adopt | FromSnapshot) -> int:
@@ -312,15 +317,13 @@ def test_another_restore_point_under_the_name_of_a_run_is_restored_and_the_same_
         tries_since=CoordinatorEpoch(4),
     )
     assert loaded_id(choose(asked, again)) == 9
-    decision, epoch = restore(saved()), CoordinatorEpoch(9)
-    assert line_after(decision, RestoreOptions(restore_from=asked), again, epoch) == line
+    assert not begins_line(asked, again)
     elsewhere = replace(again, line=RestoreLine(since=CoordinatorEpoch(4), base=known(6, epoch=3)))
     if asked == "none":
         assert isinstance(choose(asked, elsewhere), Fresh)
     else:
         assert loaded_id(choose(asked, elsewhere)) == int(given)
-    moved = line_after(decision, RestoreOptions(restore_from=asked), elsewhere, epoch)
-    assert moved == RestoreLine(since=epoch, base=as_known(decision, epoch))
+    assert begins_line(asked, elsewhere)
 
 
 def test_a_line_of_an_older_run_does_not_stop_a_new_run_from_going_back_again() -> None:
@@ -331,15 +334,16 @@ def test_a_line_of_an_older_run_does_not_stop_a_new_run_from_going_back_again() 
 
 def test_the_line_begins_anew_with_each_explicit_restore_and_only_then() -> None:
     given = facts(checkpoints=[known(31)], line=RestoreLine(since=CoordinatorEpoch(2), base=None))
-    decision = restore(saved())
+    assert [begins_line(asked, given) for asked in ("chk-31", "none", "latest")] == [True, True, False]
     epoch = CoordinatorEpoch(9)
-    line = line_after(decision, RestoreOptions(restore_from="chk-31"), given, epoch)
-    assert line == RestoreLine(since=epoch, base=as_known(decision, epoch))
-    assert line_after(decision, RestoreOptions(), given, epoch) == given.line
-    fresh = Fresh(reason="", next_checkpoint_id=CheckpointId(1))
-    assert line_after(fresh, RestoreOptions(restore_from="none"), given, epoch) == RestoreLine(
-        since=epoch, base=None
-    )
+    chosen = choose("chk-31", given)
+    assert isinstance(chosen, FromSnapshot)
+    decision = restore(saved(), load=chosen)
+    assert line_after(decision, given, epoch) == RestoreLine(since=epoch, base=as_known(decision, epoch))
+    assert line_after(replace(decision, begins_line=False), given, epoch) == given.line
+    fresh = Fresh(reason="", next_checkpoint_id=CheckpointId(1), begins_line=True)
+    assert line_after(fresh, given, epoch) == RestoreLine(since=epoch, base=None)
+    assert line_after(replace(fresh, begins_line=False), given, epoch) == given.line
 
 
 def test_a_restored_line_survives_the_way_through_the_record() -> None:

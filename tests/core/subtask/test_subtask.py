@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.messages import Alignment, BarrierOptions, SubtaskReport
+from dagster_ckpt.core.messages import CheckpointFailureReason as Reason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason as Reason
 from dagster_ckpt.core.subtask.checkpoints import (
     MAX_ABORTED_REMEMBERED,
     OnSyncFailure,

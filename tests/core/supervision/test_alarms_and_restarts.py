@@ -8,8 +8,8 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.record import TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.supervision.alarms import (
     AlarmFacts,
     AlarmKind,

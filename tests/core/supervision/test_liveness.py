@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.supervision.ownership import OVERDUE, EndAttempt, NoAction, OwnerState, judge_attempt
 
 NOW = 10_000.0

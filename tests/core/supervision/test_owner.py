@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.core.checkpoint.lease import LEASE, NEXT_PROCESS, LeaseWatch
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.supervision.ownership import (
     Alive,
     ConcurrentRuns,

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
 from dagster_ckpt.dagster.jobs.gate import preview_metadata, sentence_of
-from dagster_ckpt.dagster.reports.metadata import completed_metadata
+from dagster_ckpt.dagster.reports.asset import completed_metadata
 from dagster_ckpt.operations.restores.parts import TableFate, TablePreview
 from dagster_ckpt.operations.restores.preview import (
     Replay,

@@ -11,12 +11,12 @@ import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CompletedRecord, CoordinatorRecord, TriggerRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus, properties_for
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import RunStatus, properties_for
 from dagster_ckpt.dagster.runs.turn import OpTurn
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 from tests.dagster.test_first_day import named

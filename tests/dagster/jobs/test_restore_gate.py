@@ -10,10 +10,10 @@ import pytest
 
 from dagster_ckpt import CheckpointCoordinatorResource, PipelineOptions, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.shown import ServingRecord
+from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
+from dagster_ckpt.dagster.jobs.build import RunConfig
 from dagster_ckpt.dagster.jobs.gate import RestoreGate, lines_of
-from dagster_ckpt.dagster.jobs.run_config import RunConfig
 from dagster_ckpt.operations.restores.parts import TableFate, TablePreview
 from dagster_ckpt.operations.restores.preview import Replay, RestorePreview
 from dagster_ckpt.operations.snapshots.diff import OffsetStep

@@ -16,8 +16,8 @@ from dagster_ckpt import (
     build_savepoint_schedule,
     build_savepoint_sensor,
 )
-from dagster_ckpt.dagster.jobs.dispose import SCHEDULE_LABEL, dispose_expired, expired_savepoints
-from dagster_ckpt.dagster.sensors.on_condition import SavepointWanted, after_checkpoints
+from dagster_ckpt.dagster.jobs.snapshots import SCHEDULE_LABEL, dispose_expired, expired_savepoints
+from dagster_ckpt.dagster.sensors.runs import SavepointWanted, after_checkpoints
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import Site
 

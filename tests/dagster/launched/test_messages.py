@@ -21,7 +21,7 @@ from dagster_ckpt import (
     run_launched,
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.launched.messages import Ended, Heard, Order, RemoteOp, RunKind
 from dagster_ckpt.dagster.launched.run import hearing, why_not
 from dagster_ckpt.dagster.reports.op_log import AssetEvent

@@ -8,7 +8,7 @@ import signal
 import dagster as dg
 import pytest
 
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from tests.dagster.launched.conftest import Site
 from tests.spark.epoch.small_pipeline import Feed, read_lines
 

@@ -12,7 +12,7 @@ from dagster_ckpt import PipelineOptions, checkpoints_asset_key
 from dagster_ckpt.core.checkpoint.record import TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
-from dagster_ckpt.dagster.reports.metadata import completed_metadata, history_metadata
+from dagster_ckpt.dagster.reports.asset import completed_metadata, history_metadata
 from tests.dagster.conftest import Site
 
 NO_BREAK = "\u00a0"

@@ -10,8 +10,8 @@ import pytest
 
 from dagster_ckpt import PipelineOptions
 from dagster_ckpt.core.coordinator.effects import CheckpointRejected
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.reports.events import DagsterEvents

@@ -16,9 +16,9 @@ from dagster_ckpt import (
     spark_stage,
 )
 from dagster_ckpt.core.config import STREAM_INTERVAL, CheckpointConfig, RestoreOptions
-from dagster_ckpt.dagster.jobs.run_config import RunConfig
-from dagster_ckpt.dagster.jobs.streaming import StreamConfig
-from dagster_ckpt.dagster.sensors.restart import restart_config
+from dagster_ckpt.dagster.jobs.build import RunConfig
+from dagster_ckpt.dagster.jobs.runs import StreamConfig
+from dagster_ckpt.dagster.sensors.runs import restart_config
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 

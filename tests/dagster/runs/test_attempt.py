@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.dagster.jobs import epoch as epoch_jobs
+from dagster_ckpt.dagster.jobs import runs
 from dagster_ckpt.dagster.runs import attempt as attempts
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from dagster_ckpt.dagster.runs.turn import OpTurn
@@ -112,7 +112,7 @@ def test_a_step_with_a_process_of_its_own_never_claims_the_pipeline(
     run = SimpleNamespace(step_keys_to_execute=only, run_config={})
     context: Any = SimpleNamespace(run_id="one", run=run, retry_number=0)
     with pytest.raises(raised, match=says):
-        epoch_jobs._joined(context, SHOP, "lines")
+        runs._joined(context, SHOP, "lines")
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_of_a_re_executions_steps_the_one_that_all_others_come_after_opens_it_at
 ) -> None:
     run = SimpleNamespace(step_keys_to_execute=only)
     context: Any = SimpleNamespace(run=run, retry_number=retry)
-    assert epoch_jobs._opens(context, SHOP, step) is opens
+    assert runs._opens(context, SHOP, step) is opens

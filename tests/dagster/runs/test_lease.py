@@ -14,8 +14,7 @@ from dagster_ckpt import CheckpointCoordinatorResource
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest
+from dagster_ckpt.core.request import CheckpointRequest, RunStatus
 from dagster_ckpt.core.supervision.ownership import Alive, Dead, Silent
 from dagster_ckpt.dagster.runs.turn import owner_of, request_from_running_stream
 from dagster_ckpt.errors import Declined

@@ -13,15 +13,14 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.lease import LEASE, RENEW_EVERY
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.names import SKIPPED_TAG
 from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore
 from dagster_ckpt.runtime.turn import LOOK_EVERY
-from dagster_ckpt.testing.clock import ManualClock
-from dagster_ckpt.testing.memory import MemoryCoordinatorStore
+from dagster_ckpt.testing.memory import ManualClock, MemoryCoordinatorStore
 from tests.spark.epoch.small_pipeline import shop
 
 

@@ -20,7 +20,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.runtime.record_store import RecordStore
 from tests.dagster.test_first_day import named
 

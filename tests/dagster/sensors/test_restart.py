@@ -10,9 +10,9 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from dagster_ckpt import PipelineOptions, RestartPolicy
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.names import LOCATION_TAG, SKIPPED_TAG
-from dagster_ckpt.dagster.sensors.restart import build_restart_sensor, left_to_others, restart_config
+from dagster_ckpt.dagster.sensors.runs import build_restart_sensor, left_to_others, restart_config
 from tests.dagster.conftest import Site
 
 RESTART = "shop_restart"

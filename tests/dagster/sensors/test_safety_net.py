@@ -11,15 +11,15 @@ import pytest
 
 from dagster_ckpt import checkpoints_asset_key
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.metadata_text import encode_metadata
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.paths import SnapshotLocation
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.sensors.safety_net import SafetyNetCursor, Supervisor
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.operations.snapshots.registration import register_savepoint, reserve_id
 from dagster_ckpt.spark.snapshot.stored import open_snapshot
-from dagster_ckpt.testing.clock import ManualClock
+from dagster_ckpt.testing.memory import ManualClock
 from tests.dagster.conftest import Site
 
 NET = "shop_safety_net"

@@ -19,7 +19,7 @@ from dagster_ckpt import (
     build_location_definitions,
     build_pipeline_definitions,
 )
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.sensors.shared import BUDGET, SharedCursor, Tick, one_after_the_other
 from tests.dagster.conftest import Site
 from tests.spark.epoch.small_pipeline import shop

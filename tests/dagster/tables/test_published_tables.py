@@ -22,7 +22,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.dagster.names import COORDINATOR_KEY, own_resource_key
-from dagster_ckpt.dagster.tables.published import PublishedTablesIOManager
+from dagster_ckpt.dagster.tables import PublishedTablesIOManager
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.delta.test_delta_table import begun as delta_run
 from tests.operations.readers.three_tables import Process, Shop

@@ -11,7 +11,7 @@ import pytest
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.testing import SinkRun
-from dagster_ckpt.testing.sinks.contents import pairs
+from dagster_ckpt.testing.sinks.keys import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points
 from tests.ext.iceberg.test_iceberg_table import NAME, TAG, THEIRS, begun, keys, table_of, why
 

@@ -29,8 +29,16 @@ from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.ext.metrics.command import exposition, serve
-from dagster_ckpt.ext.metrics.gauges import GAUGES, READABLE, PipelineReading, read_pipelines
-from dagster_ckpt.ext.metrics.otlp import CheckpointSpans, Exporter, observe, otlp_name
+from dagster_ckpt.ext.metrics.gauges import (
+    GAUGES,
+    READABLE,
+    CheckpointSpans,
+    Exporter,
+    PipelineReading,
+    observe,
+    otlp_name,
+    read_pipelines,
+)
 from dagster_ckpt.ports import HistoryRow
 from tests.operations.world import SALES, World
 

@@ -30,7 +30,7 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.core.checkpoint.requeue import conditions_in, selected
+from dagster_ckpt.core.checkpoint.tables import conditions_in, selected
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.dagster.names import care_job_name
 from dagster_ckpt.ext.delta import backend

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dagster_ckpt.core.checkpoint.requeue import RequeueRecord
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
 from dagster_ckpt.ext.quarantine.requeued_rows import _due, outcome_of
 from dagster_ckpt.operations.care import maintain
 from dagster_ckpt.operations.care.maintain import RequeueableRows, order_requeue
 from dagster_ckpt.spark.attempt.participant import Requeue
-from dagster_ckpt.spark.snapshot.row_counts import RowCounts, is_beyond
+from dagster_ckpt.spark.snapshot.batch_notes import RowCounts, is_beyond
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 from tests.coordinator.scenarios import two
 from tests.records import stored_record

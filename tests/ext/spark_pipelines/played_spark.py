@@ -17,11 +17,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from dagster_ckpt import adopt_spark_project
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.evaluate import evaluate
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph
+from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph, load_spec, settings_of
 from dagster_ckpt.ext.spark_pipelines.project import traced
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec, settings_of
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 from dagster_ckpt.spark.session import session_settings
 from tests.ext.spark_pipelines.conftest import Project

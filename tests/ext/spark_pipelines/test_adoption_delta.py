@@ -17,9 +17,8 @@ from deltalake import write_deltalake
 
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, load_table, run_epoch
 from dagster_ckpt.errors import CheckpointError, Declined
-from dagster_ckpt.ext.spark_pipelines.graph import FlowNode
+from dagster_ckpt.ext.spark_pipelines.graph import FlowNode, load_spec
 from dagster_ckpt.ext.spark_pipelines.project import traced
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.played_spark import (

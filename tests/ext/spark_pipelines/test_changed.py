@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dagster_ckpt import InvalidRequest, RestoreOptions, preview_restore
+from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
-from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict
 from dagster_ckpt.operations.care.maintain import order_requeue
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import facts_of_found

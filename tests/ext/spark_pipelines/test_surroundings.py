@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from dagster_ckpt import InvalidRequest, pipeline_from_spark_project
 from dagster_ckpt.cli.app import main
-from dagster_ckpt.ext.spark_pipelines.graph import load_graph, why_stale
-from dagster_ckpt.ext.spark_pipelines.spec import load_spec
+from dagster_ckpt.ext.spark_pipelines.graph import load_graph, load_spec, why_stale
 from tests.ext.spark_pipelines.conftest import Project, rows_of, write_project
 from tests.ext.spark_pipelines.test_projects import as_rows
 

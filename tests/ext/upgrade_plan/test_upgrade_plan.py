@@ -22,8 +22,8 @@ from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.attach.definitions import attached_pipeline
 from dagster_ckpt.ext.upgrade_plan.command import as_markdown
 from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
+from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict, UpgradePlan
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
-from dagster_ckpt.ext.upgrade_plan.verdicts import StageVerdict, UpgradePlan
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
 from dagster_ckpt.spark.plan.functions import UNREADABLE, _written, digest_of, may_mean_another

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.warm.messages import EngineFiles, KeeperAddress
+from dagster_ckpt.ext.warm.keeper import EngineFiles, KeeperAddress
 from dagster_ckpt.ext.warm.session import warm_session
 from tests.needs import needs
 from tests.progress import wait_until

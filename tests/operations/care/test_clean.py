@@ -8,8 +8,8 @@ from dagster_ckpt.core.checkpoint.record import CleanupRecord, ForgottenHistory
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.files.cleaning import Disposition
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
 from dagster_ckpt.core.model import CheckpointKind
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.operations.care.clean import carry_out_cleaning, plan_cleaning
 from dagster_ckpt.operations.snapshots.contents import files_of, verify_snapshot

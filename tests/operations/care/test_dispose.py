@@ -9,7 +9,7 @@ import pytest
 from dagster_ckpt.core.config import CheckpointConfig, ClaimMode
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus, restored_properties
+from dagster_ckpt.core.request import RunStatus, restored_properties
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.care.clean import dispose_savepoint, plan_disposal

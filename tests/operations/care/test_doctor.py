@@ -7,7 +7,7 @@ import pytest
 from dagster_ckpt.core.checkpoint.record import CleanupRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatus
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import SnapshotLocation
+from dagster_ckpt.core.paths import SnapshotLocation
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.operations.care.doctor import FindingKind, diagnose
 from tests.operations.world import BASE, SALES, World, data_keys

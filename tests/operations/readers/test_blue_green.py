@@ -13,7 +13,7 @@ import pytest
 
 from dagster_ckpt import CheckpointedPipeline, load_table
 from dagster_ckpt.core import paths
-from dagster_ckpt.core.checkpoint.shown import ServedTable
+from dagster_ckpt.core.checkpoint.tables import ServedTable
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot, TableSnapshot
 from dagster_ckpt.errors import InvalidRequest, NotFound, Unavailable
@@ -30,7 +30,7 @@ from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile, planned
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
-from dagster_ckpt.testing.sinks.contents import pairs
+from dagster_ckpt.testing.sinks.keys import pairs
 from tests.lab.pipelines import sink, source, wired
 from tests.operations.world import SALES, Known, World
 from tests.tables import Attempt

@@ -17,7 +17,7 @@ from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, KafkaTopic, SqlTable
 from dagster_ckpt.spark.snapshot.state_files import planned
-from dagster_ckpt.testing.sinks.contents import pairs
+from dagster_ckpt.testing.sinks.keys import pairs
 from tests.lab.pipelines import sink, source, wired
 from tests.operations.world import Known, World
 from tests.tables import Attempt, Cut, files_in

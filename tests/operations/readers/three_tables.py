@@ -18,13 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_ckpt import CheckpointedPipeline, load_tables
-from dagster_ckpt.core.checkpoint.shown import Moved
+from dagster_ckpt.core.checkpoint.tables import Moved
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import BatchId, CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.messages import StageAcknowledgement
 from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import CheckpointRequest, Completed, Triggered
+from dagster_ckpt.core.request import CheckpointRequest, Completed, RunStatus, Triggered
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import DirectoryState
 from dagster_ckpt.operations.deployment import Deployment
@@ -45,10 +44,13 @@ from dagster_ckpt.spark.sink.phases import cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows
 from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.testing import Staging
-from dagster_ckpt.testing.background import ManualBackground
-from dagster_ckpt.testing.clock import ManualClock
 from dagster_ckpt.testing.faulty import SimulatedCrash
-from dagster_ckpt.testing.memory import MemoryCheckpointStorage, MemoryCoordinatorStore
+from dagster_ckpt.testing.memory import (
+    ManualBackground,
+    ManualClock,
+    MemoryCheckpointStorage,
+    MemoryCoordinatorStore,
+)
 from dagster_ckpt.testing.sinks.run import stage
 from tests.lab.lines import Lines
 from tests.lab.pipelines import sink, source, wired

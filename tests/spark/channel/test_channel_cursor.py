@@ -17,7 +17,7 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEntry, EndEntry, Entry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.release import (
+from dagster_ckpt.spark.channel.positions import (
     MIN_EMPTY_ENTRIES_PER_BATCH,
     HoldNothing,
     Limit,

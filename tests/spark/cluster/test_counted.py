@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.checks import dry_run
 from dagster_ckpt.spark.channel import sink
 from dagster_ckpt.spark.channel.sink import write_staged
 from dagster_ckpt.spark.cluster import counted, probe
-from dagster_ckpt.spark.cluster.package import PACKAGE, zipped
+from dagster_ckpt.spark.cluster.sent import PACKAGE, zipped
 from dagster_ckpt.spark.files import DataFile, parquet_files
 from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.version import __version__

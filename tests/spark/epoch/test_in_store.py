@@ -9,7 +9,7 @@ import pytest
 from dagster_ckpt.core import config
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.location import StoreLimits
+from dagster_ckpt.core.paths import StoreLimits
 from dagster_ckpt.operations.care.clean import plan_cleaning
 from dagster_ckpt.operations.care.doctor import diagnose
 from dagster_ckpt.operations.restores.preview import preview_restore

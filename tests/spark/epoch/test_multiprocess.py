@@ -15,7 +15,7 @@ from dagster._core.definitions.reconstruct import ReconstructableJob, build_reco
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, PipelineOptions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
 from tests.lab.lab import Lab
 from tests.needs import needs

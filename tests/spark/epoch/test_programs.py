@@ -20,7 +20,7 @@ from dagster_ckpt import (
     run_epoch,
     run_stream,
 )
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.programs import EpochEnd, StreamEnd
 from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint

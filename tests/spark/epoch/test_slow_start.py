@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
-from dagster_ckpt.spark.java_errors import MAX_START_ATTEMPTS
+from dagster_ckpt.spark.java.process import MAX_START_ATTEMPTS
 from tests.lab.lines import Lines
 
 SLOW = RuntimeError("[STREAM_FAILED] Caused by: SparkException: Python worker failed to connect back.")

@@ -19,7 +19,7 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import Exchange, begin, mount, prove_reached, work_in
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.rows import write_part
+from dagster_ckpt.spark.exchange.task_files import write_part
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from tests.adapters.s3_proxy import Request, Wire, s3_proxy
 from tests.adapters.servers import S3Server

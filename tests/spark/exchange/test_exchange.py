@@ -14,7 +14,7 @@ from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.entries import DataEntry
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, put_back
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.cluster.visit import visit
+from dagster_ckpt.spark.cluster.sent import visit
 from dagster_ckpt.spark.exchange.mounts import (
     PLACE,
     bring_here,
@@ -29,7 +29,7 @@ from dagster_ckpt.spark.exchange.mounts import (
 )
 from dagster_ckpt.spark.exchange.objects import RemoteFolder
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.rows import write_part
+from dagster_ckpt.spark.exchange.task_files import write_part
 from dagster_ckpt.spark.files import DataFile
 from tests.adapters.s3_proxy import Wire, s3_proxy
 from tests.adapters.servers import S3Server

@@ -17,7 +17,7 @@ from dagster_ckpt.errors import Declined, InvalidRequest
 from dagster_ckpt.spark.attempt import query_state
 from dagster_ckpt.spark.attempt.query_state import checkpoint_location
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.exchange.state import exchange_with_state, listed
+from dagster_ckpt.spark.exchange.task_files import exchange_with_state, listed
 from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import default_spark_conf, session_settings
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, plan_capture

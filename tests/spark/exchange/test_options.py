@@ -6,7 +6,7 @@ import pytest
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.exchange.options import remote_folder
-from dagster_ckpt.spark.exchange.state import _for_hadoop
+from dagster_ckpt.spark.exchange.task_files import _for_hadoop
 
 SHORT, LONG = "abfs://c/work", "abfss://c@lake.dfs.core.windows.net/work"
 KEY = "AccountName=lake;AccountKey=aGlkZGVu=="

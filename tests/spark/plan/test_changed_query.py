@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.spark.plan.errors import WAY_OUT, changed_query
 from dagster_ckpt.spark.streaming.restart import FixedDelay
 from dagster_ckpt.spark.streaming.run import StageDied, StreamingRun

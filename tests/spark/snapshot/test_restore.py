@@ -16,25 +16,25 @@ import pytest
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.core.chains import QueryPart
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.messages import NotifyAborted
+from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted
 from dagster_ckpt.core.metadata_text import decode_metadata, encode_metadata
 from dagster_ckpt.core.model import CheckpointKind, FileKind, StageSnapshot
-from dagster_ckpt.core.reasons import CheckpointFailureReason
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.epoch.attempt import EpochGateway
-from dagster_ckpt.spark.snapshot.local_copy import (
+from dagster_ckpt.spark.snapshot.manifest import encode_manifest
+from dagster_ckpt.spark.snapshot.rewritten import take_part
+from dagster_ckpt.spark.snapshot.stored import (
     LocalCopy,
+    build_stage_directory,
     drop_local_copies_before,
     drop_local_copy,
     keep_local_copy,
+    open_snapshot,
+    read_metadata,
 )
-from dagster_ckpt.spark.snapshot.manifest import encode_manifest
-from dagster_ckpt.spark.snapshot.parted import take_part
-from dagster_ckpt.spark.snapshot.restore import build_stage_directory
-from dagster_ckpt.spark.snapshot.stored import open_snapshot, read_metadata
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway

@@ -22,9 +22,8 @@ from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import Corrupt, Declined, Unavailable
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot import upload as upload_module
-from dagster_ckpt.spark.snapshot.capture import plan_capture
+from dagster_ckpt.spark.snapshot.capture import pin_files, plan_capture, sweep_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
-from dagster_ckpt.spark.snapshot.pins import pin_files, sweep_pins, uploaded_already
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 from dagster_ckpt.spark.snapshot.upload import StageUpload, UploadMode, upload_stage
 from dagster_ckpt.testing.faults import FailNext, FaultyStorage, Operation, RecordCalls

@@ -8,7 +8,7 @@ import pytest
 
 from dagster_ckpt.core.coordinator.effects import CheckpointCompleted
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata
-from dagster_ckpt.dagster.reports.metadata import position_metadata
+from dagster_ckpt.dagster.reports.asset import position_metadata
 from dagster_ckpt.ext.kafka.topic_log import KafkaLog
 from dagster_ckpt.ext.kafka.topics import KafkaTopics
 from dagster_ckpt.spark.source.positions import QUIET, GroupOffsets, LagReader, total_lag

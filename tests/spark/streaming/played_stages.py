@@ -29,8 +29,7 @@ from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.spark.channel.entries import DataEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import CommittedBatches
-from dagster_ckpt.spark.channel.release import Limit, Release, next_end
+from dagster_ckpt.spark.channel.positions import CommittedBatches, Limit, Release, next_end
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.phases import SinkPart
@@ -41,7 +40,7 @@ from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
-from dagster_ckpt.testing.clock import ManualClock
+from dagster_ckpt.testing.memory import ManualClock
 
 EPOCH = CoordinatorEpoch(1)
 Graph = Mapping[str, Sequence[str]]

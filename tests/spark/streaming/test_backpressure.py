@@ -13,7 +13,7 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.spark.streaming import backpressure
 from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
-from dagster_ckpt.testing.clock import ManualClock
+from dagster_ckpt.testing.memory import ManualClock
 from tests.lab.lab import Lab
 from tests.lab.lines import Lines
 from tests.lab.streams import commits_that_wait, until

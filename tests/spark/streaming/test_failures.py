@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.paths import AlreadyExists, Digest, StoredObject
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.reasons import CheckpointFailureReason
-from dagster_ckpt.core.request import Completed, Failed
+from dagster_ckpt.core.request import Completed, Failed, RunStatus
 from dagster_ckpt.errors import NotFound, Unavailable
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.record_store import LoadedRecord, RecordChange, RecordStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from dagster_ckpt.core.location import CHECKPOINTS_IN_STORE
+from dagster_ckpt.core.paths import CHECKPOINTS_IN_STORE
 from tests.lab.lab import Lab
 from tests.lab.streams import until
 from tests.removal import remove_tree

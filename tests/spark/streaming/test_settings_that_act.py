@@ -13,7 +13,7 @@ from dagster_ckpt import SourceBatch
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.reasons import CheckpointFailureReason
+from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, Completed, Rejected
 from dagster_ckpt.spark.streaming.gate import Hold
 from dagster_ckpt.spark.streaming.progress import StreamProgress

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt import SparkSessionResource, build_pipeline_definitions
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.core.supervision.ownership import may_be_asked
 from tests.lab.child import begin, kill
 from tests.progress import Sampled, exit_code, wait_until, work_of

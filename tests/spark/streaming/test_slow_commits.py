@@ -15,7 +15,7 @@ from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.gateway import StreamingGateway
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
-from dagster_ckpt.testing.clock import ManualClock
+from dagster_ckpt.testing.memory import ManualClock
 from tests.lab.lab import Lab
 from tests.lab.lines import Lines
 from tests.lab.streams import commits_that_wait, until

@@ -12,8 +12,7 @@ import pytest
 from dagster_ckpt import CheckpointedPipeline, spark_source, spark_stage
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.properties import RunStatus
-from dagster_ckpt.core.request import Completed
+from dagster_ckpt.core.request import Completed, RunStatus
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, StreamingRun

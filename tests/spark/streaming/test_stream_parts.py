@@ -28,8 +28,7 @@ from dagster_ckpt.spark.channel.in_flight import (
     restore_logs,
 )
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import CommittedBatches
-from dagster_ckpt.spark.channel.release import Release, ReleasedThrough
+from dagster_ckpt.spark.channel.positions import CommittedBatches, Release, ReleasedThrough
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable

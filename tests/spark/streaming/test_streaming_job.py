@@ -18,7 +18,7 @@ from dagster_ckpt import (
 )
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.core.properties import RunStatus
+from dagster_ckpt.core.request import RunStatus
 from dagster_ckpt.dagster.runs.turn import ANSWER_TIMEOUT
 from dagster_ckpt.spark.streaming.gate import Hold
 from dagster_ckpt.spark.streaming.service import Interrupted

@@ -9,17 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.flink.assignment import (
-    SubtaskMapper,
-    assign_channel_state,
-    old_subtasks,
-)
 from dagster_ckpt.testing.flink.key_groups import (
     KeyedHandle,
     KeyGroupRange,
+    SubtaskMapper,
+    assign_channel_state,
     assign_keyed,
     default_max_parallelism,
     key_group_of,
+    old_subtasks,
     partition,
     subtask_of,
 )

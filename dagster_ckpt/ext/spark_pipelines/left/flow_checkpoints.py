@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.json_text import parse_json
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.paths import local_path
 from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.spark_pipelines.elements import parts_of
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode

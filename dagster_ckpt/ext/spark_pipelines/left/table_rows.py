@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CoordinatorEpoch
-from dagster_ckpt.core.location import local_path
+from dagster_ckpt.core.paths import local_path
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
-from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode
+from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectSpec
 from dagster_ckpt.ext.spark_pipelines.left.delta_left import DeltaLeft, ParquetLeft, find_delta, find_parquet
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import FlowCheckpoint
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
-from dagster_ckpt.ext.spark_pipelines.spec import ProjectSpec
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.port import AttemptId

@@ -1,22 +1,49 @@
-"""The published tables of pipelines as inputs of Dagster assets: ``input_manager_key="published_tables"``."""
+"""Published tables: inputs of Dagster's assets (``input_manager_key="published_tables"``), or materialized by an op.
 
-from __future__ import annotations
+A run of the op is one of Dagster's own asset job, so **Materialize**, schedules, automation conditions and asset jobs
+of yours start it. All tables of a pipeline come from one epoch, so they are materialized together; one that the
+checkpoint brought no rows gets no event, and what depends on it alone is skipped.
+
+Annotations are evaluated: Dagster reads the config class from them.
+"""
 
 import contextlib
 import threading
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY
-from dagster_ckpt.dagster.reports.tables import table_asset_key
-from dagster_ckpt.dagster.resources.pipeline import PipelineResources, own_keys
+from dagster_ckpt.dagster.jobs.build import RunConfig, clear_errors
+from dagster_ckpt.dagster.jobs.launched import launch_tables
+from dagster_ckpt.dagster.launchpad import CodeLocation, seldom
+from dagster_ckpt.dagster.names import COORDINATOR_KEY, SPARK_KEY, TABLES_OP, op_name
+from dagster_ckpt.dagster.options import Launch
+from dagster_ckpt.dagster.reports.op_log import location_of
+from dagster_ckpt.dagster.reports.tables import (
+    changed_events,
+    changed_result,
+    is_served,
+    result_of,
+    served_events,
+    table_asset_key,
+)
+from dagster_ckpt.dagster.resources.pipeline import (
+    PipelineResources,
+    coordinator_of,
+    own_keys,
+    resources_of,
+    serving_now,
+)
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.readers.load_table import Moment, NoOlderRows, load_table, moment_of
 from dagster_ckpt.operations.readers.open_sink import tables_of
 from dagster_ckpt.spark.sink.rows import PublishedRows
+
+if TYPE_CHECKING:
+    from dagster_ckpt.spark.stage_report import TableChanged
 
 AS_OF = "as_of"
 """Metadata of an input: the checkpoint or savepoint whose rows it gets."""
@@ -139,3 +166,109 @@ def published_tables_io_manager(*pipelines: CheckpointedPipeline) -> dg.IOManage
         required_resource_keys={key for keys in needed for key in keys},
         description="Loads the published tables of checkpointed pipelines; writes nothing.",
     )
+
+
+class TablesConfig(RunConfig):
+    """Config of the op that materializes tables: a run's, and config of single stages."""
+
+    stages: dict[str, Any] = seldom({})
+    """Config of single stages by uid, as their ops have it in the epoch job."""
+
+
+def build_materializable_tables(
+    pipeline: CheckpointedPipeline,
+    specs: Sequence[dg.AssetSpec],
+    *,
+    concurrent_runs: str = "",
+    launch: Launch | None = None,
+) -> dg.AssetsDefinition:
+    """Return a pipeline's tables as assets whose materialization runs an epoch, in one op ``<pipeline>__tables``."""
+    stages = {key for stage in pipeline.stages.values() for key in stage.required_resource_keys}
+
+    @dg.multi_asset(
+        name=op_name(pipeline.name, TABLES_OP),
+        specs=[spec.replace_attributes(skippable=True) for spec in specs],
+        description=f"An epoch of `{pipeline.name}`: what has arrived, ending with a checkpoint.",
+        required_resource_keys=own_keys(
+            pipeline.name, {COORDINATOR_KEY, SPARK_KEY, *stages, *pipeline.hook_resource_keys}
+        ),
+    )
+    def tables(
+        context: dg.AssetExecutionContext, config: TablesConfig
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        op = context.op_execution_context
+        if launch is not None:
+            yield from _launched(context, pipeline, launch, config, concurrent_runs)
+            return
+        changes = _epoch(op, pipeline, config, concurrent_runs)
+        coordinator = coordinator_of(op, pipeline.name)
+        location = CodeLocation(location_of(op.instance, op.run), coordinator.ui_base_url)
+        serving = serving_now(coordinator, pipeline) if changes else ""
+        newest = {change.uid: change for change in changes}
+        for change in changes:
+            if change is not newest[change.uid] or not is_served(pipeline, serving):
+                for told in changed_events(pipeline, change, serving=serving, location=location):
+                    op.log_event(told)
+            else:
+                for told in served_events(pipeline, change, serving=serving):
+                    op.log_event(told)
+        for change in newest.values():
+            if is_served(pipeline, serving):
+                yield changed_result(pipeline, change, location)
+
+    return tables
+
+
+def _launched(
+    context: dg.AssetExecutionContext,
+    pipeline: CheckpointedPipeline,
+    launch: Launch,
+    config: TablesConfig,
+    concurrent_runs: str,
+) -> Iterator[dg.MaterializeResult[None]]:
+    keys = frozenset(context.selected_asset_keys)
+    told = launch_tables(context, pipeline, launch, config, concurrent_runs, hold=keys)
+    newest = {event.asset_key: event for event in told}
+    for event in told:
+        if event is not newest[event.asset_key]:
+            context.op_execution_context.log_event(event)
+    for event in newest.values():
+        yield result_of(event)
+
+
+def _epoch(
+    context: dg.OpExecutionContext, pipeline: CheckpointedPipeline, config: TablesConfig, concurrent_runs: str
+) -> "Sequence[TableChanged]":
+    """Run an epoch in its turn; return the changes of tables, which are materialized by the results of the op."""
+    from dagster_ckpt.dagster.jobs.gate import RestoreGate
+    from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
+    from dagster_ckpt.dagster.runs.turn import OpTurn, Skipped
+    from dagster_ckpt.running import stage_arguments
+    from dagster_ckpt.runtime.attempt_setup import Ownership
+
+    with clear_errors():
+        turn = OpTurn.chosen(context, pipeline, concurrent_runs, config.concurrent_runs)
+        settings = config.settings()
+        gate = RestoreGate(context, pipeline, config)
+        if not gate.is_open():
+            return ()
+        arguments = stage_arguments(pipeline, config.stages, resources_of(context, pipeline.name))
+        attempt = turn.take(
+            lambda admit: PipelineAttempt.of(
+                context,
+                pipeline,
+                admit=admit,
+                # One op runs all: what another process has claimed for this run is an earlier try of the op.
+                ownership=Ownership.NEW_ATTEMPT,
+                arguments=arguments.__getitem__,
+                settings=settings,
+                **gate.restore_of_host,
+            )
+        )
+        if isinstance(attempt, Skipped):
+            return ()
+        with attempt.events.holding_changes() as changes:
+            attempt.restore()
+            attempt.run_all()
+            attempt.complete(tell=lambda _: None)
+        return changes
