@@ -24,7 +24,15 @@ _REFUSED = {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedErro
 """Errors (PEP 249) that come again however often the same is tried."""
 _REFUSED_BY_POSTGRES = ("0A", "21", "22", "23", "42", "44", "54", "P0")
 """Classes of SQLSTATE that do: an index row that is too long is an OperationalError, RAISE in a trigger is none."""
-_REFUSED_BY_SQLITE = ("no such ", "cannot ", "table ", "too many ", "string or blob too big", "near ")
+_REFUSED_BY_SQLITE = (
+    "no such ",
+    "cannot ",
+    "duplicate ",
+    "table ",
+    "too many ",
+    "string or blob too big",
+    "near ",
+)
 """Beginnings of its OperationalErrors that do."""
 
 T = TypeVar("T")

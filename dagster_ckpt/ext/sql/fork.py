@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.history import Publish, UndoPath, other_key, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
+from dagster_ckpt.ext.sql.others import OthersAtWork
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.committables import batches_with_rows
@@ -32,6 +33,8 @@ class OriginTable:
     name: SqlName
     positions: Positions
     cut: SinkCut
+    is_complete: bool
+    """A publish without rows empties it."""
 
     @property
     def text(self) -> str:
@@ -41,8 +44,20 @@ class OriginTable:
     def steps(self, connection: Connection, key: tuple[str, ...]) -> tuple[int | None, UndoPath]:
         """Return the head of the cut and the way to it, which is read for as long as the transaction lasts.
 
-        Raises InvalidRequest where the rows between them are not kept.
+        Raises InvalidRequest where the rows between them are not kept, or somebody else changed or removed them.
         """
+        wanted, shown, steps = self._way(connection, key)
+        if wanted is None:
+            return wanted, steps
+        table, place = TableTransaction(connection, self.name, key), self.cut.snapshot.uri
+        if not table.exists():
+            raise InvalidRequest(f"table {place} was removed, and its rows with it: bring it back")
+        others = OthersAtWork(table, self.positions, place, otherwise="or fork from another checkpoint")
+        if why := others.why_not_read(steps, shown, wanted, is_complete=self.is_complete):
+            raise InvalidRequest(why)
+        return wanted, steps
+
+    def _way(self, connection: Connection, key: tuple[str, ...]) -> tuple[int | None, int | None, UndoPath]:
         cut, now = self.cut, self.positions.lock_any(connection)
         tree = self.positions.tree(connection)
         shown = now.head if now is not None else None
@@ -57,7 +72,7 @@ class OriginTable:
                 )
         if now is not None and wanted == shown:
             self._refuse_other_key(shown_publishes(tree, wanted), key)
-            return wanted, UndoPath((), (), now.through_batch)
+            return wanted, shown, UndoPath((), (), now.through_batch)
         found = way(tree, shown, wanted) if now is not None else None
         if found is None and (now is not None or wanted is not None):
             raise InvalidRequest(
@@ -67,7 +82,7 @@ class OriginTable:
             )
         steps = found or UndoPath((), (), None)
         self._refuse_other_key((*steps.undo, *steps.redo, *shown_publishes(tree, wanted)), key)
-        return wanted, steps
+        return wanted, shown, steps
 
     def _refuse_other_key(self, publishes: Iterable[Publish], key: tuple[str, ...]) -> None:
         other = other_key(publishes, key)
@@ -130,8 +145,6 @@ def _position(attempt: AttemptId, head: int | None, through: int | None) -> Sink
 
 
 def _fill(target: TableTransaction, source: TableTransaction, steps: UndoPath) -> None:
-    if not source.exists():
-        raise Corrupt(f"table {source.name} was removed, and its rows with it: fork from another place")
     columns = {column.name: column.type for column in source.kept_columns() if column.name != CHECKPOINT}
     if not target.exists():
         target.create(columns)

@@ -181,21 +181,36 @@ class Images:
 
         ``columns``: those that are compared.
         """
-        alike = self._alike(columns)
-        if not written or not alike:
+        if not written:
             return ""
-        key = self._table.key
+        order = {one.checkpoint_id: -at for at, one in enumerate(written)}
+        newest = self._newest([(self._aside, order)], order)
+        return self._row_of(newest, "EXCEPT", self.query(steps), columns)
+
+    def unmarked(self, appended: Sequence[Publish], columns: Collection[str]) -> str:
+        """Return a row that one of these publishes wrote and that is there without its mark; empty: none is known."""
+        mark = self._table.quoted(CHECKPOINT)
+        there = self._counts(f"SELECT {mark}, count(*) FROM {self._table.table()} GROUP BY {mark}")
+        lost = {one.checkpoint_id: 0 for one in appended if there.get(one.checkpoint_id, 0) < (one.rows or 0)}
+        if not lost:
+            return ""
+        rest = f"SELECT * FROM {self._table.table()} WHERE {mark} IS NULL"
+        return self._row_of(self._newest([(self._aside, lost)], lost), "INTERSECT", rest, columns)
+
+    def _row_of(self, query: str, meets: str, other: str, columns: Collection[str]) -> str:
+        """Return a row of what two queries make together, by these columns, for people; empty: there is none."""
+        alike, key = self._alike(columns), self._table.key
+        if not alike:
+            return ""
         compared = ", ".join(
             self._table.quoted(name) if name in key else self._table.comparable(name) for name in alike
         )
         told = list(key) or alike[:3]
-        order = {one.checkpoint_id: -at for at, one in enumerate(written)}
-        newest = self._newest([(self._aside, order)], order)
         # No join: databases would read all that is shown for every row, as SQLite makes no index of a query in two
         # parts, and PostgreSQL expects one row.
         found = self._table.found(
-            f"SELECT {self._table.list_of(told)} FROM (SELECT {compared} FROM ({newest}) AS {_T} EXCEPT "
-            f"SELECT {compared} FROM ({self.query(steps)}) AS {_T}) AS {_O} LIMIT 1"
+            f"SELECT {self._table.list_of(told)} FROM (SELECT {compared} FROM ({query}) AS {_T} {meets} "
+            f"SELECT {compared} FROM ({other}) AS {_T}) AS {_O} LIMIT 1"
         )
         return ", ".join(f"{k} = {v!r:.60}" for k, v in zip(told, found[0], strict=True)) if found else ""
 

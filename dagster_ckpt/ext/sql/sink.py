@@ -14,16 +14,10 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.ext.sql.database import Database, resolved_url
 from dagster_ckpt.ext.sql.fork import OriginTable, first_steps, fork
-from dagster_ckpt.ext.sql.history import is_below, no_longer_needed, way, wrote_rows
+from dagster_ckpt.ext.sql.history import is_below, no_longer_needed, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.names import SqlName
-from dagster_ckpt.ext.sql.others import (
-    OthersAtWork,
-    why_columns_gone,
-    why_no_steps,
-    why_other_key,
-    why_removed,
-)
+from dagster_ckpt.ext.sql.others import OthersAtWork
 from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.read import NoRows, SqlRows
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
@@ -151,13 +145,8 @@ class SqlSink(StagedSink):
                 "again (restore_from: none)"
             )
         if (found := way(tree, before.head, head)) is not None:
-            table, had = self._table(connection), self.positions.columns(connection)
-            if why := why_no_steps(table, found, had, self.place):
-                return why
-            if cut is not None and (why := why_other_key(self.place, found, self.context.key)):
-                return why
-            steps = (*found.undo, *found.redo)
-            return why_columns_gone(self.place, steps, had, table, is_cut=cut is not None)
+            others = OthersAtWork(self._table(connection), self.positions, self.place)
+            return others.why_not_written() or others.why_no_way(found, is_cut=cut is not None)
         return (
             f"{self.place} shows {named(before.head)}, and the rows between it and {named(head)} are not kept: "
             "restore the newest checkpoint, keep the rows (roll_back_tables: false), or name another table; "
@@ -178,20 +167,20 @@ class SqlSink(StagedSink):
         if why or cut is None or before is None or before.head is None:
             return why
         with self._database.reading() as connection:
-            tree, table = self.positions.tree(connection), self._table(connection)
-            had = self.positions.columns(connection)
-            if why := why_columns_gone(self.place, tree.values(), had, table, is_cut=True):
-                return why
-            has_to_show = had and not self.context.is_complete and wrote_rows(tree, before.head)
-            if has_to_show and not table.has_rows():
-                return why_removed(f"all rows up to checkpoint {before.head} are gone", self.place)
-            if not self.keeps_before_images:
-                return ""
-            return OthersAtWork(table, tree, self.place, had).why_not(before.head, cut.snapshot.head)
+            others = OthersAtWork(self._table(connection), self.positions, self.place)
+            is_complete = self.context.is_complete
+            return others.why_not_shown(before.head, cut.snapshot.head, is_complete=is_complete)
 
     def _why_foreign(self) -> str:
+        """Return why rows that are there without a position are no business of this sink, or cannot be told apart."""
         with self._database.reading() as connection:
-            return self.positions.why_foreign(connection)
+            why, table = self.positions.why_foreign(connection), self._table(connection)
+            if why or not (table.has_rows() and Images(table).are_there):
+                return why
+        return (
+            f"{self.place} has rows that were published, and its row of dagster_ckpt_positions, which tells them from "
+            "those of others, is gone: bring it back, or empty the table and begin without state (restore_from: none)"
+        )
 
     def refuse_fork(self, cut: SinkCut) -> None:
         """Raise where this table, or the cut's, does not allow it."""
@@ -217,7 +206,7 @@ class SqlSink(StagedSink):
             )
         theirs = SqlName.parsed(cut.snapshot.uri.removeprefix(ours), self._database.backend)
         positions = Positions(theirs, self.context, cut.snapshot.uri)
-        return OriginTable(name=theirs, positions=positions, cut=cut)
+        return OriginTable(name=theirs, positions=positions, cut=cut, is_complete=self.context.is_complete)
 
     def collect_garbage(self, needed: Sequence[TableSnapshot], waiting: Sequence[PreparedBatch]) -> int:
         """Remove staged files, and the before-images that lie on no way between these cuts and the table."""
@@ -277,26 +266,34 @@ class SqlSink(StagedSink):
                 )
             if head is None and not self._table(connection).exists():
                 return NoRows(self.place)
-            self._query_at(connection, head)
-        return SqlRows(
-            self._database, self.name, self.place, str(head or ""), lambda later: self._query_at(later, head)
-        )
+            # A moment of readers is of no history: where it is the newest, it is the table as they find it.
+            query = partial(self._query_at, head=head, is_exact=bool(cut.lineages))
+            query(connection)
+        return SqlRows(self._database, self.name, self.place, str(head or ""), query)
 
-    def _query_at(self, connection: Connection, head: int | None) -> str:
-        """Return the query of the rows that were shown at a publish. Raises Corrupt where they are not kept."""
+    def _query_at(self, connection: Connection, *, head: int | None, is_exact: bool) -> str:
+        """Return the query of the rows that were shown at a publish.
+
+        Raises Corrupt where they are not kept, InvalidRequest where somebody else changed or removed them.
+        """
         position, tree = self.positions.read(connection), self.positions.tree(connection)
         now = None if position is None else position.head
-        steps = way(tree, now, head)
+        steps = None if position is None and head is not None else way(tree, now, head)
         if steps is None or not self._table(connection).exists():
             wanted = "no rows" if head is None else f"the rows of checkpoint {head}"
             raise Corrupt(
                 f"{self.place} shows checkpoint {now}, and what it would take to show {wanted} is not kept: load a "
                 "newer checkpoint, or the newest rows"
             )
-        images = Images(self._table(connection))
-        if why := why_other_key(self.place, steps, self.context.key) or images.why_other_types():
+        table = self._table(connection)
+        others = OthersAtWork(table, self.positions, self.place, otherwise="or load the newest rows")
+        if head is not None and (is_exact or now != head):
+            why = others.why_not_read(steps, now, head, is_complete=self.context.is_complete)
+        else:
+            why = others.why_no_way(steps, is_cut=False)
+        if why:
             raise InvalidRequest(why)
-        return images.query(steps)
+        return Images(table).query(steps)
 
     def describe(self) -> SinkDescription:
         """Return the description of the table's columns."""

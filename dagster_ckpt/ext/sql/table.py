@@ -38,6 +38,10 @@ class TableTransaction:
 
     def quoted(self, identifier: str) -> str:
         """Return an identifier as SQL has it, for a statement that is executed without parameters."""
+        if (
+            self.dialect.name == "sqlite"
+        ):  # which takes a column in double quotes that is not there for a text
+            return "`" + identifier.replace("`", "``") + "`"
         return self.connection.dialect.identifier_preparer.quote_identifier(identifier)
 
     def table(self, name: SqlName | None = None) -> str:

@@ -236,6 +236,7 @@ OTHERS = {
     "trigger": "CREATE TRIGGER one BEFORE INSERT ON orders WHEN NEW.k = {0} BEGIN SELECT RAISE(IGNORE); END",
     "no_trigger": "DROP TRIGGER one",
     "vacuum": "VACUUM",
+    "no_mark": "ALTER TABLE orders DROP COLUMN _dagster_ckpt_checkpoint",
 }
 """What others do to a table of SQLite; their values are below zero."""
 
@@ -259,6 +260,10 @@ class Shared(Table):
 @example(done=[("publish", 0), ("nothing", 0), ("rename_column", 0), ("back", 0)])
 @example(done=[("publish", 0), ("update", 0), ("nothing", 0), ("back", 0)])
 @example(done=[("publish", 0), ("update", 0), ("publish", 2), ("publish", 0), ("nothing", 0), ("back", 1)])
+@example(done=[("publish", 0), ("publish", 1), ("update_one", 0), ("as_of", 0)])
+@example(done=[("publish", 0), ("delete", 0), ("publish", 1), ("as_of", 1)])
+@example(done=[("publish", 0), ("rename_column", 0), ("as_of", 0)])
+@example(done=[("publish", 0), ("publish", 1), ("no_mark", 0), ("back", 0)])
 @given(done=steps(tuple(OTHERS)))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]
@@ -267,9 +272,8 @@ def test_a_restore_beside_others_is_exact_or_refused_by_name(
         folder = Path(name)
 
         def opened(context: SinkContext) -> SqlSink:
-            return SqlSink(
-                SqlTable(f"sqlite:///{folder}/shop.db", "orders", keep_before_images=True), context
-            )
+            name = "orders" if context.pipeline == "shop" else context.pipeline
+            return SqlSink(SqlTable(f"sqlite:///{folder}/shop.db", name, keep_before_images=True), context)
 
         def does(statement: str, number: int) -> None:
             connected = contextlib.closing(sqlite3.connect(folder / "shop.db", isolation_level=None))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.sink.port import LaterRows
+from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.run import Row, RunCut
 
@@ -18,7 +20,7 @@ Act = Callable[[int], None]
 Rows = Callable[[], list[Row] | None]
 """Reads (k, v) as any reader would; None: there are no such columns, or no table."""
 
-OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep")
+OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep", "as_of")
 
 
 @dataclass(kw_only=True)
@@ -31,6 +33,7 @@ class Table:
     checkpoint: int = 0
     cuts: list[tuple[RunCut, list[Row]]] = field(default_factory=list)
     """With the rows that readers saw once its checkpoint was published."""
+    forks: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """What was refused, for the test to see that not all of it is."""
 
@@ -113,6 +116,39 @@ class Table:
         """Tell whether these, which neither the cut nor readers had, may be there: no rows."""
         return not rows
 
+    def _as_of(self, number: int) -> None:
+        """A reader of a cut, and a fork that begins with it, find exactly the rows of ours, or are told why not."""
+        if not self.cuts:
+            return
+        at, rows = self.cuts[number % len(self.cuts)]
+        self.forks += 1
+        name, was = PipelineId(f"fork{self.forks}"), self.run.context
+        fork = self.run.open(
+            replace(
+                was,
+                pipeline=name,
+                table_dir=was.table_dir.with_name(name),
+                work_dir=was.work_dir.with_name(name),
+            )
+        )
+
+        def forked() -> PublishedRows:
+            fork.fork(at.cut)
+            return fork.rows()
+
+        self._finds("read", lambda: self.run.sink.rows(at.cut), rows)
+        self._finds("fork", forked, rows)
+
+    def _finds(self, what: str, read: Callable[[], PublishedRows], rows: list[Row]) -> None:
+        found: list[Row] = []
+        before = self.rows()
+        if self._tried(what, lambda: found.extend(_pairs(read()))):
+            assert self._ours(found) == self._ours(rows), what
+        assert self.rows() == before
+
+    def _ours(self, rows: list[Row]) -> Counter[Row]:
+        return Counter(row for row in rows if not self.may_have_added(Counter([row])))
+
     def _keep(self, number: int) -> None:
         """A restore that keeps later rows works where those of the cut are among them."""
         at = self.cuts[number % len(self.cuts)][0] if self.cuts else None
@@ -140,6 +176,11 @@ class Table:
             self.refused[what] += 1
         assert "\n" not in said
         return not said
+
+
+def _pairs(rows: PublishedRows) -> list[Row]:
+    found = rows.to_arrow()
+    return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
 def steps(others: Mapping[str, Act] | tuple[str, ...]) -> st.SearchStrategy[list[tuple[str, int]]]:
