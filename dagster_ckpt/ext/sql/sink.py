@@ -175,7 +175,8 @@ class SqlSink(StagedSink):
         """Return why rows that are there without a position are no business of this sink, or cannot be told apart."""
         with self._database.reading() as connection:
             why, table = self.positions.why_foreign(connection), self._table(connection)
-            if why or not (table.has_rows() and Images(table).are_there):
+            beside = [self.name.with_suffix(suffix) for suffix in ("undo", "set_aside")]
+            if why or not (table.has_rows() and any(map(table.exists, beside))):
                 return why
         return (
             f"{self.place} has rows that were published, and its row of dagster_ckpt_positions, which tells them from "
