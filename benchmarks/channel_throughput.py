@@ -29,8 +29,7 @@ from dagster_ckpt.spark.channel.schema import channel_schema_json
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel
 from dagster_ckpt.spark.files import DataFile, batch_folder_name, parquet_files
-from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.phases import Judge, preparing
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
 
 if TYPE_CHECKING:

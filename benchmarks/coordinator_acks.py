@@ -26,8 +26,8 @@ from dagster_ckpt.core.request import CheckpointRequest, Completed, Triggered
 from dagster_ckpt.ports import CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.testing.coordinator.world import build_graph
 from dagster_ckpt.testing.faulty import RecordingGateway
-from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import (
     ManualBackground,
     ManualClock,

@@ -24,7 +24,7 @@ from dagster_ckpt.ext.delta.columns import accepted
 from dagster_ckpt.ext.sql.columns import DIALECTS
 from dagster_ckpt.sinks import DeltaTable
 from dagster_ckpt.spark.channel.sink import write_staged
-from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.phases import Judge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

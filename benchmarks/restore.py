@@ -29,7 +29,8 @@ from benchmarks.common import (
     write_keys,
 )
 from dagster_ckpt.adapters.fsspec_storage import Durability
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 BATCHES = 12
 ELSEWHERE = Path("/dev/shm")

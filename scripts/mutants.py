@@ -313,7 +313,7 @@ FAULTS = (
     ),
     Fault(
         "a publish of a SQL table was undone by a key that it had not gone by",
-        "ext/sql/history.py",
+        "ext/sql/positions.py",
         "return self.key is None or sorted(self.key) == sorted(key)",
         "return True",
         "tests/ext/sql/test_sql_table.py",

@@ -45,7 +45,7 @@ _IMPORTED_BY_OPS = (
     "operations.care.maintain",
     "operations.readers.replay",
     "operations.restores.horizon",
-    "operations.snapshots.plan_facts",
+    "operations.snapshots.export",
     "operations.snapshots.registration",
 )
 """Imported before a test replaces a function: a module that is imported meanwhile would keep the replacement."""

@@ -18,6 +18,6 @@
 | ``tables`` | published tables as inputs of assets, and materialized from Dagster |
 | ``checks/`` | asset checks: succeeded, age, verified, restorable |
 | ``sensors/`` | safety net, run-status mirror, failure alarm, restart, savepoints on a condition |
-| ``definitions`` | the calls that turn pipelines into Dagster definitions |
+| ``definitions`` | the calls that turn pipelines into Dagster definitions; a code location's one set of sensors |
 | ``components/`` | a pipeline in YAML |
 """

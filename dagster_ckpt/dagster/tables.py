@@ -38,11 +38,10 @@ from dagster_ckpt.dagster.resources.pipeline import (
     serving_now,
 )
 from dagster_ckpt.errors import InvalidRequest, NotFound
-from dagster_ckpt.operations.readers.load_table import Moment, NoOlderRows, load_table, moment_of
-from dagster_ckpt.operations.readers.open_sink import tables_of
-from dagster_ckpt.spark.sink.rows import PublishedRows
 
 if TYPE_CHECKING:
+    from dagster_ckpt.operations.readers.load_table import Moment
+    from dagster_ckpt.spark.sink.rows import PublishedRows
     from dagster_ckpt.spark.stage_report import TableChanged
 
 AS_OF = "as_of"
@@ -60,6 +59,8 @@ class PublishedTablesIOManager(dg.IOManager):
     """
 
     def __init__(self, *pipelines: CheckpointedPipeline, resources: Any) -> None:
+        from dagster_ckpt.operations.readers.open_sink import tables_of
+
         self._resources = resources
         self._moments: dict[tuple[object, ...], Moment | None] = {}
         self._looking = threading.Lock()
@@ -88,8 +89,10 @@ class PublishedTablesIOManager(dg.IOManager):
 
     def _moment(
         self, context: dg.InputContext, pipeline: CheckpointedPipeline, coordinator: Any
-    ) -> Moment | None:
+    ) -> "Moment | None":
         """Return the moment that the tables showed as this step began to load; None: they show nothing together yet."""
+        from dagster_ckpt.operations.readers.load_table import moment_of
+
         key = (pipeline.name, *_step_of(context))
         with self._looking:
             if key not in self._moments:
@@ -118,9 +121,11 @@ def _step_of(context: dg.InputContext) -> tuple[object, ...]:
 
 
 def _rows(
-    moment: Moment | None, pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Any, as_of: str
-) -> PublishedRows:
+    moment: "Moment | None", pipeline: CheckpointedPipeline, uid: StageUid, coordinator: Any, as_of: str
+) -> "PublishedRows":
     """Return a table's rows: as of the moment, where it keeps older ones; else those it shows now."""
+    from dagster_ckpt.operations.readers.load_table import NoOlderRows, load_table
+
     with contextlib.suppress(NoOlderRows):
         if moment is not None:
             if moment.is_empty(uid):
@@ -131,7 +136,9 @@ def _rows(
     return load_table(pipeline, uid, coordinator=coordinator, as_of=as_of)
 
 
-def _in_form(rows: PublishedRows, wanted: Any, resources: PipelineResources) -> Any:
+def _in_form(rows: "PublishedRows", wanted: Any, resources: PipelineResources) -> Any:
+    from dagster_ckpt.spark.sink.rows import PublishedRows
+
     named = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__name__', wanted)}"
     if wanted in (Any, PublishedRows) or getattr(wanted, "__name__", "") in ("Any", "object"):
         return rows

@@ -18,8 +18,15 @@ from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.units import count, moment, size
 from dagster_ckpt.errors import Corrupt, NotFound, Unavailable
-from dagster_ckpt.operations.deployment import AuditRow, Deployment, audit_of, load_record, statistics_of
-from dagster_ckpt.operations.readers.open_sink import Readers, readers_of
+from dagster_ckpt.operations.deployment import (
+    AuditRow,
+    Deployment,
+    Readers,
+    audit_of,
+    load_record,
+    readers_of,
+    statistics_of,
+)
 from dagster_ckpt.operations.snapshots.catalog import (
     FoundSnapshot,
     SnapshotSummary,

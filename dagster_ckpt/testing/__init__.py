@@ -11,7 +11,6 @@ Everything docs/reference/testing.md names can be imported from here; a name is 
 | ``memory`` | store, storage and topics in memory; ``ManualClock``, deletions when the test lets them |
 | ``faults`` | calls that fail, vanish, hang or end the process |
 | ``faulty`` | the wrappers those faults work through; ``RecordingGateway``: what tasks were asked |
-| ``graph`` | the graph of a scenario, and names for what is in it |
 | ``sink_contract`` | ``SinkContract``: what every sink must do, to subclass in a test |
 | ``sinks/`` | its parts: publishing, rolling back, histories, contents |
 """

@@ -41,7 +41,7 @@ from dagster_ckpt.core.subtask.effects import (
     TellSubsumed,
 )
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.testing.graph import one_of
+from dagster_ckpt.testing.coordinator.world import one_of
 
 Effects = tuple[SubtaskEffect, ...]
 E = TypeVar("E")

@@ -22,13 +22,13 @@ from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import BatchId, LogPosition, StageUid
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
-from dagster_ckpt.spark.channel.positions import Limit, channel_positions, names_of_inputs, next_end
+from dagster_ckpt.spark.channel.entries import Limit, next_end
+from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.epoch.drains import Drained, Drains
 from dagster_ckpt.spark.epoch.run import EpochRun
 from dagster_ckpt.spark.files import DataFile, batch_folder_name
 from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
-from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.phases import waiting_in
+from dagster_ckpt.spark.sink.phases import Judge, waiting_in
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
 from dagster_ckpt.testing.sinks.run import row_schema, stage

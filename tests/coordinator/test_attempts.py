@@ -28,8 +28,8 @@ from dagster_ckpt.testing import MemoryCoordinatorStore
 from dagster_ckpt.testing.coordinator import harness
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.coordinator.settings import Settings
+from dagster_ckpt.testing.coordinator.world import build_graph
 from dagster_ckpt.testing.faults import Operation, SimulatedCrash
-from dagster_ckpt.testing.graph import build_graph
 from tests.coordinator.scenarios import two
 
 KEEP: Settings = {"externalized_checkpoint_retention": "retain_on_cancellation"}

@@ -34,6 +34,7 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.files import handles_of, no_manifest, write_subtask_handles
+from dagster_ckpt.testing.coordinator.world import build_graph
 from dagster_ckpt.testing.faults import (
     Call,
     CrashAt,
@@ -44,7 +45,6 @@ from dagster_ckpt.testing.faults import (
     SimulatedCrash,
 )
 from dagster_ckpt.testing.faulty import RecordingGateway
-from dagster_ckpt.testing.graph import build_graph
 from dagster_ckpt.testing.memory import (
     ManualBackground,
     ManualClock,

@@ -25,7 +25,8 @@ from dagster_ckpt.core.model import Chain
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.attempt.stage_query import StageQuery
-from dagster_ckpt.spark.channel.positions import Limit, channel_positions, names_of_inputs, next_end
+from dagster_ckpt.spark.channel.entries import Limit, next_end
+from dagster_ckpt.spark.channel.positions import channel_positions, names_of_inputs
 from dagster_ckpt.spark.epoch.run import EpochWork
 from dagster_ckpt.spark.sink.committables import is_prepared, write_committable
 from dagster_ckpt.testing.sinks.run import stage as staged

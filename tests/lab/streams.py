@@ -24,7 +24,7 @@ from dagster_ckpt.core.request import (
 )
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.loop import StreamingGateway
 from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.service import ServiceEnd, StreamingService

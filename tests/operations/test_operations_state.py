@@ -17,7 +17,7 @@ from dagster_ckpt.operations.snapshots.adopt import adopt_checkpoint
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.diff import diff_snapshots
 from dagster_ckpt.operations.snapshots.inspect import KeyChangeKind, diff_state, open_state, state_tables
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take

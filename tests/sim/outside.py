@@ -20,8 +20,7 @@ from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
 from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
 from dagster_ckpt.spark.sink.port import AttemptId, SinkContext, SinkDescription
 from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
-from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, Raced
-from dagster_ckpt.spark.sink.versioned.engine import Engine
+from dagster_ckpt.spark.sink.versioned.engine import Change, Engine, Halfway, Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 from dagster_ckpt.spark.sink.versioned.version import State, Version

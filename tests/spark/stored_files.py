@@ -28,9 +28,15 @@ from dagster_ckpt.ext.spark_pipelines.published import Computed
 from dagster_ckpt.operations.snapshots.contents import batch_conf, readers_of, verify_snapshot
 from dagster_ckpt.operations.snapshots.inspect import state_tables
 from dagster_ckpt.runtime.files import SUBTASK_HANDLES_FILE, handles_of_subtasks, write_subtask_handles
-from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, decode, encode, encode_options
+from dagster_ckpt.spark.channel.entries import (
+    BarrierEntry,
+    DataEntry,
+    Release,
+    decode,
+    encode,
+    encode_options,
+)
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import Release
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import DataFile
@@ -52,7 +58,8 @@ from dagster_ckpt.spark.snapshot.checkpoint_files import (
     referenced_files,
 )
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory, open_snapshot
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import open_snapshot
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage
 
 

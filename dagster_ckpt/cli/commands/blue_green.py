@@ -28,9 +28,9 @@ from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.restore_point import At
 from dagster_ckpt.core.units import moment
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.operations.deployment import load_record
+from dagster_ckpt.operations.deployment import load_record, readers_of
 from dagster_ckpt.operations.readers.blue_green import compare_readers, name_of
-from dagster_ckpt.operations.readers.open_sink import Coordinator, readers_of
+from dagster_ckpt.operations.readers.open_sink import Coordinator
 from dagster_ckpt.operations.readers.replay import plan_replay
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 

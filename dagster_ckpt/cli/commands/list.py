@@ -15,8 +15,7 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon, no_longer
 from dagster_ckpt.core.units import ago, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
-from dagster_ckpt.operations.deployment import load_record
-from dagster_ckpt.operations.readers.open_sink import readers_of
+from dagster_ckpt.operations.deployment import load_record, readers_of
 from dagster_ckpt.operations.snapshots.catalog import (
     PipelineSummary,
     SnapshotSummary,

@@ -45,8 +45,7 @@ from dagster_ckpt.operations.snapshots.catalog import (
     find_snapshot,
     snapshot_of_run,
 )
-from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import write_facts
+from dagster_ckpt.operations.snapshots.export import CopyChanges, export_snapshot, write_facts
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
 
 _KINDS = {

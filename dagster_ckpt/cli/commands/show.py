@@ -20,8 +20,7 @@ from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon, topic_positions
 from dagster_ckpt.core.units import counted, duration, moment, size
 from dagster_ckpt.errors import InvalidRequest, first_line
-from dagster_ckpt.operations.deployment import find_record
-from dagster_ckpt.operations.readers.open_sink import Readers, readers_of
+from dagster_ckpt.operations.deployment import Readers, find_record, readers_of
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot, find_snapshot
 from dagster_ckpt.operations.snapshots.contents import SubtaskState, subtasks_of
 from dagster_ckpt.operations.snapshots.inspect import StateTable, open_state, state_tables

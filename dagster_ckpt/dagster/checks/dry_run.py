@@ -32,7 +32,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import begin, discard
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

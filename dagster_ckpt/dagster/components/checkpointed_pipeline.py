@@ -31,10 +31,9 @@ from dagster_ckpt.dagster.components.attributes import (
     secret,
     secrets,
 )
-from dagster_ckpt.dagster.definitions import build_pipeline_definitions
+from dagster_ckpt.dagster.definitions import SharedSensors, build_pipeline_definitions
 from dagster_ckpt.dagster.options import PipelineOptions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from dagster_ckpt.dagster.sensors.location import SharedSensors
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.extensions import COMPONENTS, extension
 

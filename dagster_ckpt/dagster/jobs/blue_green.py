@@ -116,7 +116,7 @@ def swap(context: dg.OpExecutionContext, fork: CheckpointedPipeline, config: For
 
 def _observed(done: "Swapped") -> Iterator[dg.AssetObservation]:
     """Yield that readers find other tables, for the checkpoints of all pipelines that it concerns."""
-    from dagster_ckpt.operations.readers.open_sink import readers_sentence
+    from dagster_ckpt.operations.deployment import readers_sentence
 
     for name in dict.fromkeys((done.name, done.serving, done.before)):
         said = readers_sentence(name, name=done.name, serving=done.serving)

@@ -240,7 +240,7 @@ def _publishing_facts(pipeline: CheckpointedPipeline, target: str) -> dg.HookDef
     )
     def publish_facts(context: dg.HookContext) -> None:
         from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-        from dagster_ckpt.operations.snapshots.plan_facts import write_facts
+        from dagster_ckpt.operations.snapshots.export import write_facts
 
         deployment = coordinator_of(context, pipeline.name).deployment()
         try:

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from dagster_ckpt.dagster.reports.stream_events import StreamingEvents
     from dagster_ckpt.dagster.runs.attempt import PipelineAttempt
     from dagster_ckpt.runtime.attempt_setup import Admit
+    from dagster_ckpt.spark.streaming.progress import ProgressWatch
     from dagster_ckpt.spark.streaming.restart import RestartStrategy
     from dagster_ckpt.spark.streaming.service import ServiceEnd
-    from dagster_ckpt.spark.streaming.watch import ProgressWatch
 
 
 def build_epoch_job(
@@ -274,7 +274,7 @@ class StreamConfig(RunConfig):
 
     def watch(self, events: "StreamingEvents") -> "ProgressWatch":
         """Return the look at the run now and then."""
-        from dagster_ckpt.spark.streaming.watch import ProgressWatch
+        from dagster_ckpt.spark.streaming.progress import ProgressWatch
 
         return ProgressWatch(tell=events.progress, tell_every=self.progress_interval, look_on=events.look_on)
 

@@ -23,12 +23,12 @@ from dagster_ckpt.core.supervision.alarms import outstanding_stages
 from dagster_ckpt.core.supervision.reporting import Untold
 from dagster_ckpt.core.units import ago, duration, milliseconds, moment, size
 from dagster_ckpt.dagster.names import PIPELINE_TAG
-from dagster_ckpt.spark.source.positions import SourceLag, total_lag
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics
     from dagster_ckpt.core.coordinator.effects import CheckpointFailed
     from dagster_ckpt.core.model import StageSnapshot
+    from dagster_ckpt.spark.source.positions import SourceLag
     from dagster_ckpt.spark.streaming.progress import StreamProgress
 
 MOST_PARTITIONS = 200
@@ -159,6 +159,8 @@ def _cell(text: str) -> str:
 
 def position_metadata(positions: Sequence[SourceLag]) -> Shown:
     """Return the offsets of sources in their topics, by partition, and how far behind all of them are together."""
+    from dagster_ckpt.spark.source.positions import total_lag
+
     rows = [
         dg.TableRecord(
             {

@@ -37,7 +37,7 @@ from dagster_ckpt.dagster.reports.asset import (
 )
 from dagster_ckpt.dagster.reports.op_log import OpLog, OpOfRun, line_of
 from dagster_ckpt.dagster.reports.tables import changed_events, condition_evaluations
-from dagster_ckpt.operations.readers.open_sink import readers_sentence
+from dagster_ckpt.operations.deployment import readers_sentence
 from dagster_ckpt.spark.source.positions import LagReader
 from dagster_ckpt.spark.stage_report import TableChanged, not_published, recent_checkpoints
 

@@ -6,7 +6,7 @@
 | ``attempt`` | the coordinator in the program's threads, from its first query to its end |
 | ``writers`` | PySpark's ``DataStreamWriter`` as it says what it starts |
 | ``queries`` | a query's name, place, sink and what it reads, from what its writer was told |
-| ``functions`` | a query's function, known from others of the same text |
+| ``steps`` | a query's function, known from others of the same text |
 | ``program`` | the stages of a program as kept between its runs, and who reads whom |
 | ``owner`` | the process that owns an attached pipeline: gone, or to be taken to be alive |
 | ``cuts`` | cuts that belong together, and the snapshots of their stages |

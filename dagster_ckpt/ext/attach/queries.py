@@ -14,8 +14,8 @@ from dagster_ckpt.core.ids import LONGEST_NAME, stage_uid
 from dagster_ckpt.digests import digest_bytes
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.attach.fork import in_fork, refuse_reader
-from dagster_ckpt.ext.attach.functions import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
+from dagster_ckpt.ext.attach.steps import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
 from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read, working_folder
 from dagster_ckpt.spark.plan.sources import CLEANS, LEAVES_THEM

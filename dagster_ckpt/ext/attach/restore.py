@@ -41,7 +41,8 @@ from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.record_store import NOBODY, Operator, RecordStore
 from dagster_ckpt.spark.directories import StageDirectory
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 log = logging.getLogger("dagster_ckpt.attach")
 

@@ -11,8 +11,7 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
 | ``version`` | the table as it was read: its log as states |
 | ``lake`` | the calls of delta-rs, and its errors in the library's words |
-| ``columns`` | rows against the table's columns; what delta-rs must not write to |
-| ``bounds`` | least and greatest values of a file's columns, by which readers pass over it |
+| ``columns`` | rows against the table's columns; bounds of a file's, by which readers pass over it |
 | ``remote`` | where staged files are: the table's folder, or its object store |
 | ``upsert`` | rows by key: the files they touch, written again |
 | ``upkeep`` | small files merged, old ones and staged ones that nothing needs removed; the versions that cuts pin |

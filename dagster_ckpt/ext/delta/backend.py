@@ -14,13 +14,13 @@ import pyarrow.fs as pafs
 
 from dagster_ckpt.core.checkpoint.tables import id_since
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.ext.delta.bounds import wanted_bounds
 from dagster_ckpt.ext.delta.columns import (
     COLUMNS,
     delta_columns,
     refuse_table,
     schema_of,
     table_columns,
+    wanted_bounds,
 )
 from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of, reading
 from dagster_ckpt.ext.delta.remote import staged_files
@@ -28,8 +28,8 @@ from dagster_ckpt.ext.delta.upsert import add_actions, store_of, upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
 from dagster_ckpt.spark.sink.committables import from_last_replacing, shown_files
 from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.backend import Change, Halfway, OriginState
 from dagster_ckpt.spark.sink.versioned.columns import Column
+from dagster_ckpt.spark.sink.versioned.engine import Change, Halfway, OriginState
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
 from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 

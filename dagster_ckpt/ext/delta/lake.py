@@ -19,7 +19,7 @@ from dagster_ckpt.errors import (
     Unavailable,
     install_extra,
 )
-from dagster_ckpt.spark.sink.versioned.backend import Raced
+from dagster_ckpt.spark.sink.versioned.engine import Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark
 
 if TYPE_CHECKING:

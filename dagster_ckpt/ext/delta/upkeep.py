@@ -28,8 +28,14 @@ from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 from dagster_ckpt.spark.sink.rewrite import gathered, small_alike
 from dagster_ckpt.spark.sink.table_files import StagedFolder
-from dagster_ckpt.spark.sink.versioned.backend import Raced
-from dagster_ckpt.spark.sink.versioned.upkeep import LATE, MERGED, TARGET, AttemptGarbage, nothing_is_old
+from dagster_ckpt.spark.sink.versioned.engine import (
+    LATE,
+    MERGED,
+    TARGET,
+    AttemptGarbage,
+    Raced,
+    nothing_is_old,
+)
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction

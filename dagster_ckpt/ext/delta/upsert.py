@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.ext.delta.bounds import bounded_columns, statistics
+from dagster_ckpt.ext.delta.columns import bounded_columns, statistics
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, repeating, staying

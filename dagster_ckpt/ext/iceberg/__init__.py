@@ -8,16 +8,14 @@ catalog (docs/decisions/0020-iceberg.md).
 
 | file | what it owns |
 |---|---|
-| ``sink`` | ``IcebergSink``, the port |
+| ``sink`` | ``IcebergSink``, the port; tables of one catalog that change at one moment |
 | ``catalogs`` | the catalog of a target: its settings, its place, opened |
 | ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
-| ``joint`` | tables of one catalog that change at one moment; whether a REST catalog keeps its word |
 | ``together`` | commits that are kept, and carried out as one change |
 | ``lake`` | the calls of pyiceberg, and its errors in the library's words |
 | ``version`` | the table as it was read: its snapshots as states; tags and branches |
 | ``columns`` | rows against the table's columns; what must not be written to |
-| ``files`` | staged files as a snapshot names them, with bounds that hold |
-| ``upsert`` | rows by key: the files they touch, written again |
+| ``files`` | staged files as a snapshot names them, with bounds that hold; those that keys touch, rewritten |
 | ``upkeep`` | small files merged; tags for snapshots that cuts need, expiry of ours; files that no snapshot shows |
 """
 

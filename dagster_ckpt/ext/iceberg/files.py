@@ -3,22 +3,28 @@
 Not by pyiceberg's own functions: groups of rows without bounds are left out of those that these tell, and by them
 readers pass over such rows; they cannot read a bound that Python has no value for; and of a floating-point column they
 write bounds without its NaN.
+
+Rows by key: copy on write, as every reader understands it. Files whose bounds exclude all the keys are not opened.
 """
 
 from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import partition_to_py
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.io import pyarrow as pyiceberg_rows
 from pyiceberg.io.pyarrow import (
     ArrowProjectionVisitor,
+    ArrowScan,
     MetricModeTypes,
     MetricsMode,
     StatisticsCollector,
@@ -31,6 +37,7 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import DataScan, TableProperties, Transaction
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
@@ -39,7 +46,9 @@ from pyiceberg.utils.datetime import date_str_to_days
 
 from dagster_ckpt.ext.iceberg.columns import PART
 from dagster_ckpt.spark.files import bounded_by_pyarrow
-from dagster_ckpt.spark.sink.table_files import partition_values
+from dagster_ckpt.spark.sink.committables import TableFile
+from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
+from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 
 
 class _KeepsNoValue(ArrowProjectionVisitor):
@@ -180,3 +189,71 @@ def _has_bounds(group: Any) -> bool:
         return not any(bound is None or (isinstance(bound, float) and math.isnan(bound)) for bound in bounds)
     except (ValueError, OverflowError, pa.ArrowException):  # a day that Python has not, text that is no UTF-8
         return False
+
+
+_AT_LEAST: Any = GreaterThanOrEqual
+_AT_MOST: Any = LessThanOrEqual
+_LAST_DAYS = (date.min, date.max)
+"""No day lies beyond them, and pyiceberg fails where it asks a partition of years or months for the next one."""
+
+
+def upsert(
+    transaction: Transaction,
+    staged: StagedFiles,
+    files: Sequence[TableFile],
+    *,
+    key: Sequence[str],
+    folder: str,
+    is_alone: bool = False,
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write the rows of these files, the last of each key; return the files that are new, and those that leave.
+
+    ``is_alone``: no row of the table stays, whatever its key.
+    """
+    metadata, io = transaction.table_metadata, transaction._table.io
+    written = written_below(metadata, folder)
+    arrow = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    new = conformed(staged.latest_rows(files, key), arrow)
+    removed: list[DataFile] = []
+    added: list[DataFile] = []
+
+    def parts() -> Iterator[pa.Table]:
+        yield new
+        for file, stay in () if is_alone else _touched(metadata, io, new.select(key), arrow):
+            removed.append(file)
+            yield stay
+
+    for rows in gathered(parts()):
+        added += write_files(written, rows, io)
+    return added, removed
+
+
+def written_below(metadata: TableMetadata, folder: str) -> TableMetadata:
+    """Return the table's metadata, as those who write files into this folder are given it."""
+    path = {TableProperties.WRITE_DATA_PATH: folder}
+    return metadata.model_copy(update={"properties": metadata.properties | path})
+
+
+def _touched(
+    metadata: TableMetadata, io: Any, keys: pa.Table, arrow: pa.Schema
+) -> Iterator[tuple[DataFile, pa.Table]]:
+    """Yield each file that has one of these keys, with its rows that have none."""
+    names = keys.column_names
+    schema = metadata.schema()
+    only_keys = pa.schema([arrow.field(name) for name in names])
+    for task in DataScan(metadata, io, row_filter=_within(keys)).plan_files():
+        there = ArrowScan(metadata, io, schema.select(*names), AlwaysTrue()).to_table([task])
+        if pc.all(staying(conformed(there, only_keys), keys)).as_py():
+            continue
+        rows = conformed(ArrowScan(metadata, io, schema, AlwaysTrue()).to_table([task]), arrow)
+        yield task.file, rows.filter(staying(rows.select(names), keys))
+
+
+def _within(keys: pa.Table) -> BooleanExpression:
+    """Return the bounds of the keys, where a file's statistics can be compared with them."""
+    within: BooleanExpression = AlwaysTrue()
+    for name in keys.column_names:
+        for of, bound in zip((_AT_LEAST, _AT_MOST), bounds_of(keys[name]) or (), strict=False):
+            if bound not in _LAST_DAYS:
+                within = And(within, of(name, bound))
+    return within

@@ -22,14 +22,19 @@ from pyiceberg.table.snapshots import Snapshot
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.ext.iceberg.backend import IcebergBackend
-from dagster_ckpt.ext.iceberg.files import write_files
+from dagster_ckpt.ext.iceberg.files import write_files, written_below
 from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
-from dagster_ckpt.ext.iceberg.upsert import written_below
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
 from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 from dagster_ckpt.spark.sink.rewrite import conformed, small_alike
-from dagster_ckpt.spark.sink.versioned.backend import Raced
-from dagster_ckpt.spark.sink.versioned.upkeep import LATE, MERGED, TARGET, AttemptGarbage, nothing_is_old
+from dagster_ckpt.spark.sink.versioned.engine import (
+    LATE,
+    MERGED,
+    TARGET,
+    AttemptGarbage,
+    Raced,
+    nothing_is_old,
+)
 
 _DEFAULT_AGE_MS = 5 * 86_400_000
 _SETTLED_MS = 3_600_000

@@ -2,8 +2,7 @@
 
 | file | what it owns |
 |---|---|
-| ``sink`` | ``KafkaSink``: the port's steps |
+| ``sink`` | ``KafkaSink``: the port's steps; a row as a message |
 | ``broker`` | producers, topics and positions of one topic, what Kafka's errors mean |
-| ``messages`` | a row as a message |
 | ``topic_log`` | topics that sources read: their ends, their clocks, a consumer group's offsets |
 """

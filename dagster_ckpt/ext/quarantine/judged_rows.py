@@ -46,7 +46,7 @@ from dagster_ckpt.spark.exchange.mounts import bring_here, exchange_of, forget_r
 from dagster_ckpt.spark.files import DataFile, remove_files
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import committable_paths
-from dagster_ckpt.spark.sink.judge import broken
+from dagster_ckpt.spark.sink.phases import broken
 from dagster_ckpt.spark.snapshot.batch_notes import RowCounts, note, total_through
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows,
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, RuleAhead
 from dagster_ckpt.spark.quoting import quoted
-from dagster_ckpt.spark.sink.judge import broken
+from dagster_ckpt.spark.sink.phases import broken
 from dagster_ckpt.spark.sink.port import Sink
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.sink.committables import encoded, read_record
-from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.plain_files import empty_query
+from dagster_ckpt.spark.sink.phases import Judge
 from dagster_ckpt.spark.sink.port import AttemptId, Published, Sink
+from dagster_ckpt.spark.sink.rows import empty_query
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.sql.history import Publish, UndoPath, other_key, shown_publishes, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
 from dagster_ckpt.ext.sql.others import OthersAtWork
-from dagster_ckpt.ext.sql.positions import Positions
+from dagster_ckpt.ext.sql.positions import Positions, Publish, UndoPath, other_key, shown_publishes, way
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.sql.catalog import Existing
-from dagster_ckpt.ext.sql.history import Publish, RowChange, UndoPath
 from dagster_ckpt.ext.sql.load import STAGED
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
+from dagster_ckpt.ext.sql.positions import Publish, RowChange, UndoPath
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 
 PUBLISH = "_dagster_ckpt_publish"

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable
 from itertools import takewhile
 
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.ext.sql.history import (
+from dagster_ckpt.ext.sql.images import Images
+from dagster_ckpt.ext.sql.positions import (
+    Positions,
     Publish,
     RowChange,
     UndoPath,
@@ -15,8 +17,6 @@ from dagster_ckpt.ext.sql.history import (
     way,
     wrote_rows,
 )
-from dagster_ckpt.ext.sql.images import Images
-from dagster_ckpt.ext.sql.positions import Positions
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.positions import named
 

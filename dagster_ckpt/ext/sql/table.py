@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, inspect
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.sql.catalog import Existing, columns_of, kind_of, unique_keys
+from dagster_ckpt.ext.sql.catalog import (
+    WAY_OUT,
+    Existing,
+    Trigger,
+    columns_of,
+    kind_of,
+    triggers_of,
+    unique_keys,
+    why_not_as_written,
+)
 from dagster_ckpt.ext.sql.columns import DIALECTS, column_types
 from dagster_ckpt.ext.sql.names import RESERVED, SqlName
-from dagster_ckpt.ext.sql.triggers import WAY_OUT, Trigger, triggers_of, why_not_as_written
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

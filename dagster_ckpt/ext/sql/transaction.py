@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.ext.sql.history import CHANGED, Publish, RowChange, way
 from dagster_ckpt.ext.sql.images import Images
 from dagster_ckpt.ext.sql.load import append, append_staged, drop_staged, stage, upsert_staged
-from dagster_ckpt.ext.sql.positions import Positions
+from dagster_ckpt.ext.sql.positions import CHANGED, Positions, Publish, RowChange, way
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.port import SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.staged_rows import StagedRows

@@ -19,7 +19,7 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict, UpgradePlan
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
+from dagster_ckpt.operations.snapshots.export import ExportedFacts, facts_in, facts_of_found
 
 
 def headline(plan: UpgradePlan) -> str:

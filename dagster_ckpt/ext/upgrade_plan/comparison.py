@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, first_line
-from dagster_ckpt.operations.snapshots.plan_facts import StageFacts
+from dagster_ckpt.operations.snapshots.export import StageFacts
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of

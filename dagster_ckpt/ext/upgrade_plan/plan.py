@@ -41,7 +41,7 @@ from dagster_ckpt.ext.upgrade_plan.comparison import (
     UpgradePlan,
 )
 from dagster_ckpt.operations.restores.parts import late_readers
-from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, StageFacts
+from dagster_ckpt.operations.snapshots.export import ExportedFacts, StageFacts
 from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import FORMAT

@@ -26,7 +26,7 @@ from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.readers.load_table import cut_of
 from dagster_ckpt.runtime.record_store import RecordStore
-from dagster_ckpt.spark.attempt.left_tables import left_table
+from dagster_ckpt.spark.attempt.earlier_attempts import left_table
 from dagster_ckpt.spark.attempt.restore import bounded_among, not_read_again, partial_inputs
 from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks

@@ -7,8 +7,7 @@
 | ``facts`` | what is known about every stored file of a pipeline |
 | ``inspect`` | a stage's state at a snapshot, as DataFrames; its keys that were added, changed, removed between two |
 | ``diff`` | what two snapshots differ in; how far two offsets are apart |
-| ``export`` | a snapshot copied to another storage, self-contained |
-| ``plan_facts`` | what a plan of an upgrade compares: no state, no rows |
+| ``export`` | a snapshot copied to another storage, self-contained; or its facts for a plan alone |
 | ``registration`` | how a savepoint from elsewhere enters the coordinator's record; import |
 | ``adopt`` | a Spark checkpoint directory becomes a savepoint |
 """

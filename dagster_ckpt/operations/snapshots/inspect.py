@@ -23,7 +23,8 @@ from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.files import spark_uri
 from dagster_ckpt.spark.session import HDFS_PROVIDER, ROCKSDB_PROVIDER, refuse_connect
 from dagster_ckpt.spark.snapshot.rescale import as_json
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

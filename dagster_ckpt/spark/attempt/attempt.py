@@ -28,7 +28,7 @@ from dagster_ckpt.runtime.files import Background, ThreadBackground
 from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.status import finished_stages
 from dagster_ckpt.runtime.stored import read_metadata
-from dagster_ckpt.spark.attempt.mark import seen_in_directory
+from dagster_ckpt.spark.attempt.earlier_attempts import seen_in_directory
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup, StageGateway
 from dagster_ckpt.spark.attempt.restore import (
     AttemptRestorer,

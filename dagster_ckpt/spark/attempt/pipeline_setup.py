@@ -20,7 +20,7 @@ from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import exchange_of, prove_reached
 from dagster_ckpt.spark.plan.sources import Choose, choose_chains
-from dagster_ckpt.spark.snapshot.stored import drop_local_copies_before, drop_local_copy
+from dagster_ckpt.spark.snapshot.restore import drop_local_copies_before, drop_local_copy
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged
 
 if TYPE_CHECKING:

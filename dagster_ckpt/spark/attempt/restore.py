@@ -24,8 +24,7 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.left_tables import left_tables, tell_left
-from dagster_ckpt.spark.attempt.mark import is_as_left, mark
+from dagster_ckpt.spark.attempt.earlier_attempts import is_as_left, left_tables, mark, tell_left
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
@@ -42,12 +41,8 @@ from dagster_ckpt.spark.snapshot.capture import (
     sweep_pins,
 )
 from dagster_ckpt.spark.snapshot.rescale import has_other_partition_count, rescale_stage, saved_partitions
-from dagster_ckpt.spark.snapshot.stored import (
-    LocalCopy,
-    StoredSnapshot,
-    build_stage_directory,
-    find_local_copy,
-)
+from dagster_ckpt.spark.snapshot.restore import LocalCopy, build_stage_directory, find_local_copy
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot
 from dagster_ckpt.spark.source.pins import refuse_lost
 from dagster_ckpt.spark.source.positions import positions_at, source_positions
 from dagster_ckpt.spark.stage_report import Reporter

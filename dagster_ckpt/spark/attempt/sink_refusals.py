@@ -11,7 +11,7 @@ from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.paths import same_place
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.left_tables import had_rows
+from dagster_ckpt.spark.attempt.earlier_attempts import had_rows
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut

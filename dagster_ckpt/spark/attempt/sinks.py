@@ -31,10 +31,10 @@ from dagster_ckpt.spark.sink.committables import (
     prepared_batches,
     read_committables,
 )
-from dagster_ckpt.spark.sink.judge import Judge
 from dagster_ckpt.spark.sink.opening import open_derived, open_sink
 from dagster_ckpt.spark.sink.phases import (
     Due,
+    Judge,
     SinkPart,
     begun_with,
     cut_of_sink,

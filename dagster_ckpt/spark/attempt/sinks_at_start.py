@@ -12,7 +12,7 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.facts import Origin, RestorePurpose
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.attempt.left_tables import left_table, table_of
+from dagster_ckpt.spark.attempt.earlier_attempts import left_table, table_of
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks

@@ -24,8 +24,9 @@ from dagster_ckpt.spark.attempt.participant import (
 )
 from dagster_ckpt.spark.attempt.query_state import checkpoint_location, refuse_names_that_are_patterns
 from dagster_ckpt.spark.channel.batch_input import BatchInput
+from dagster_ckpt.spark.channel.entries import Release
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import Release, names_of_inputs
+from dagster_ckpt.spark.channel.positions import names_of_inputs
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.plan.errors import understood

@@ -24,9 +24,9 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.errors import Corrupt, Declined
-from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, Entry, decode
+from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, Entry, Release, decode
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import Release, channel_positions, with_positions
+from dagster_ckpt.spark.channel.positions import channel_positions, with_positions
 from dagster_ckpt.spark.directories import IN_FLIGHT, StageDirectory
 from dagster_ckpt.spark.exchange.mounts import bring_here, put_file
 from dagster_ckpt.spark.files import batch_of, remove_files, replace_whole

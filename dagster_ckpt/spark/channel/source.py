@@ -33,8 +33,8 @@ from pyspark.sql.streaming.datasource import (
 from dagster_ckpt.core.ids import LogPosition
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.spark.channel.entries import HoldNothing, Limit, Release, next_end
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import HoldNothing, Limit, Release, next_end
 from dagster_ckpt.spark.channel.schema import FORMAT, arrow_schema, conformed, parsed_schema
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.exchange.objects import RemoteFolder

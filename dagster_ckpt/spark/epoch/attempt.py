@@ -25,8 +25,7 @@ from dagster_ckpt.core.request import (
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, Unavailable
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.spark.attempt.attempt import Attempt
-from dagster_ckpt.spark.attempt.left_tables import TableCleanUp
-from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.earlier_attempts import TableCleanUp, mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup, StageGateway
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.epoch.drains import AT_ONCE, Drains

@@ -14,9 +14,8 @@ from dagster_ckpt.core.model import Record
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown
 from dagster_ckpt.spark.files import replace_whole
 from dagster_ckpt.spark.sink.committables import PreparedBatch, encoded, read_record
-from dagster_ckpt.spark.sink.owner import refuse_renamed
 from dagster_ckpt.spark.sink.port import LaterRows, RolledBack, SinkContext, SinkCut, SinkPosition
-from dagster_ckpt.spark.sink.positions import PositionRecord, refuse_fenced
+from dagster_ckpt.spark.sink.positions import PositionRecord, refuse_fenced, refuse_renamed
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
 

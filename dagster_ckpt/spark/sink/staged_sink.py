@@ -23,8 +23,9 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.spark.channel.schema import arrow_schema
 from dagster_ckpt.spark.files import batch_of
-from dagster_ckpt.spark.sink.carried import (
+from dagster_ckpt.spark.sink.committables import (
     THROUGH,
+    PreparedBatch,
     copied_notes,
     forget_before,
     merge_through,
@@ -35,8 +36,6 @@ from dagster_ckpt.spark.sink.carried import (
     staged_by,
     through_at,
 )
-from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.owner import is_renamed, note_renamed, refuse_renamed
 from dagster_ckpt.spark.sink.port import (
     AlreadyPublished,
     AttemptId,
@@ -51,13 +50,16 @@ from dagster_ckpt.spark.sink.port import (
 )
 from dagster_ckpt.spark.sink.positions import (
     CutRelation,
+    is_renamed,
     last_shown,
     lies,
     named,
     not_shown,
+    note_renamed,
     position_at_cut,
     published_position,
     refuse_fenced,
+    refuse_renamed,
     taken_over,
     to_publish,
     why_another_history,

@@ -25,7 +25,7 @@ from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows
+from dagster_ckpt.spark.sink.rewrite import latest_rows
 from dagster_ckpt.spark.sink.staged_rows import flush_staged, refuse_other_content
 
 STAGED = "_dagster_ckpt/staged"

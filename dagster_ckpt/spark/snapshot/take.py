@@ -37,8 +37,9 @@ from dagster_ckpt.spark.snapshot.capture import (
     uploaded_already,
 )
 from dagster_ckpt.spark.snapshot.remote_state import RemoteState
+from dagster_ckpt.spark.snapshot.restore import drop_local_copy, keep_local_copy
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
-from dagster_ckpt.spark.snapshot.stored import drop_local_copy, keep_local_copy, read_manifest
+from dagster_ckpt.spark.snapshot.stored import read_manifest
 from dagster_ckpt.spark.snapshot.upload import INLINE_THRESHOLD, StageUpload, UploadMode, upload_stage
 
 log = logging.getLogger("dagster_ckpt.stage")

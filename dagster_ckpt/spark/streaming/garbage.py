@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import CheckpointError
-from dagster_ckpt.spark.attempt.left_tables import TableCleanUp
+from dagster_ckpt.spark.attempt.earlier_attempts import TableCleanUp
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 

@@ -17,7 +17,7 @@ from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.left_tables import TableCleanUp
+from dagster_ckpt.spark.attempt.earlier_attempts import TableCleanUp
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.lost import ExecutorWatch
@@ -25,19 +25,17 @@ from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import Poller, ReusedThreads
-from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.gate import CommitBackpressure, longest_commit
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
-from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded
-from dagster_ckpt.spark.streaming.orders import IdleOrders
+from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded, StreamingGateway
 from dagster_ckpt.spark.streaming.running_stage import (
     RunningStage,
     StageSetup,
     StreamingSettings,
     stop_stages,
 )
-from dagster_ckpt.spark.streaming.sources import BacklogReporter, EndOfInput
+from dagster_ckpt.spark.streaming.sources import BacklogReporter, EndOfInput, IdleOrders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

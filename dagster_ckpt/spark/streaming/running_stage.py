@@ -25,8 +25,8 @@ from dagster_ckpt.spark.java.process import MAX_START_ATTEMPTS, is_retryable_sta
 from dagster_ckpt.spark.java.sessions import has_read_everything, progress_since
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import BatchMeter
-from dagster_ckpt.spark.streaming.channels import InputChannel
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.input_alignment import InputChannel
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 

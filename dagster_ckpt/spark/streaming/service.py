@@ -22,13 +22,14 @@ from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.attempt.attempt import Attempt, with_hooks
-from dagster_ckpt.spark.attempt.mark import mark_ended
+from dagster_ckpt.spark.attempt.earlier_attempts import mark_ended
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
 from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.lost import abandon_if_deserted, not_for_ever
 from dagster_ckpt.spark.plan.errors import ChangedQuery
 from dagster_ckpt.spark.streaming.background import DaemonBackground
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.loop import StreamingGateway
+from dagster_ckpt.spark.streaming.progress import ProgressWatch
 from dagster_ckpt.spark.streaming.restart import ExponentialDelay, GiveUp, RestartAfter, RestartStrategy
 from dagster_ckpt.spark.streaming.run import (
     EndOfData,
@@ -39,7 +40,6 @@ from dagster_ckpt.spark.streaming.run import (
     TakenOver,
 )
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
-from dagster_ckpt.spark.streaming.watch import ProgressWatch
 from dagster_ckpt.spark.versions import refuse_streams
 
 if TYPE_CHECKING:

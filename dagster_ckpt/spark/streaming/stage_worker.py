@@ -40,17 +40,17 @@ from dagster_ckpt.core.subtask.effects import (
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.channel.log import FIRST_POSITION
 from dagster_ckpt.spark.snapshot.take import Cut
-from dagster_ckpt.spark.streaming.channels import BarrierWriter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, Trigger
-from dagster_ckpt.spark.streaming.input_alignment import Aligned, InputAlignment, Passed
+from dagster_ckpt.spark.streaming.input_alignment import Aligned, BarrierWriter, InputAlignment, Passed
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, SnapshotJobs, room
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.config import CheckpointConfig
+    from dagster_ckpt.spark.channel.entries import Release
     from dagster_ckpt.spark.channel.log import ChannelLog
-    from dagster_ckpt.spark.channel.positions import CommittedBatches, Release
+    from dagster_ckpt.spark.channel.positions import CommittedBatches
     from dagster_ckpt.spark.snapshot.take import StageSnapshotter
-    from dagster_ckpt.spark.streaming.channels import InputChannel
+    from dagster_ckpt.spark.streaming.input_alignment import InputChannel
 
 log = logging.getLogger("dagster_ckpt.stage")
 

@@ -13,9 +13,8 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import AcknowledgeResult
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.runtime.driver.hooks import ResultPending
-from dagster_ckpt.testing.coordinator.world import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt, number_of, one_of, unknown_stage
 from dagster_ckpt.testing.flink.gated import GatedCoordinator
-from dagster_ckpt.testing.graph import number_of, one_of, unknown_stage
 
 
 class Answering(StrEnum):

@@ -39,8 +39,15 @@ from dagster_ckpt.testing.coordinator.events import (
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.settings import AttemptOptions, Settings
 from dagster_ckpt.testing.coordinator.tasks import Requests, Tasks
-from dagster_ckpt.testing.coordinator.world import Faults, PlayedAttempt, ScenarioWorld
-from dagster_ckpt.testing.graph import EdgeLike, build_graph, number_of, one_of
+from dagster_ckpt.testing.coordinator.world import (
+    EdgeLike,
+    Faults,
+    PlayedAttempt,
+    ScenarioWorld,
+    build_graph,
+    number_of,
+    one_of,
+)
 
 __all__ = ["Answering", "CoordinatorHarness", "RecordingHook", "RecordingOperatorCoordinator"]
 

@@ -23,9 +23,8 @@ from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.testing.coordinator.world import PlayedAttempt
+from dagster_ckpt.testing.coordinator.world import PlayedAttempt, number_of
 from dagster_ckpt.testing.faulty import AbortNotice, CompleteNotice, Notice
-from dagster_ckpt.testing.graph import number_of
 
 
 class Readings:

@@ -21,8 +21,7 @@ from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Ownership
 from dagster_ckpt.runtime.driver.hooks import MasterHook
 from dagster_ckpt.testing.coordinator.events import RecordingOperatorCoordinator
-from dagster_ckpt.testing.coordinator.world import ScenarioWorld
-from dagster_ckpt.testing.graph import EdgeLike
+from dagster_ckpt.testing.coordinator.world import EdgeLike, ScenarioWorld
 
 
 class Settings(TypedDict, total=False):

@@ -36,8 +36,7 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.files import write_subtask_handles
 from dagster_ckpt.testing.coordinator.readings import Readings
 from dagster_ckpt.testing.coordinator.settings import RequestFields, TriggerFields
-from dagster_ckpt.testing.coordinator.world import Faults, PlayedAttempt
-from dagster_ckpt.testing.graph import number_of, one_of
+from dagster_ckpt.testing.coordinator.world import Faults, PlayedAttempt, number_of, one_of
 
 
 class Requests:

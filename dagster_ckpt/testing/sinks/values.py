@@ -14,8 +14,7 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.committables import read_committables
-from dagster_ckpt.spark.sink.judge import Judge
-from dagster_ckpt.spark.sink.phases import preparing
+from dagster_ckpt.spark.sink.phases import Judge, preparing
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing.sinks.base import ContractBase
 

@@ -16,7 +16,7 @@ from dagster_ckpt.core.checkpoint.tasks import (
 )
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.ids import CoordinatorEpoch, StageUid
-from dagster_ckpt.testing.graph import build_graph
+from dagster_ckpt.testing.coordinator.world import build_graph
 
 Stages = dict[str, int]
 

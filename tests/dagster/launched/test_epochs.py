@@ -16,7 +16,7 @@ from dagster._core.pipes.context import PipesMessageHandler
 from dagster_pipes import PipesMessage, PipesParams
 
 from dagster_ckpt.core.request import RunStatus
-from dagster_ckpt.operations.snapshots.plan_facts import facts_in
+from dagster_ckpt.operations.snapshots.export import facts_in
 from tests.dagster.launched.conftest import Site, client
 from tests.lab.lab import WITHOUT_CAPTURE
 from tests.spark.epoch.small_pipeline import Feed, read_lines

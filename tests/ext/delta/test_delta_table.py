@@ -22,8 +22,7 @@ from deltalake import write_deltalake
 
 from dagster_ckpt.core.ids import CoordinatorEpoch, PipelineId
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.ext.delta.bounds import statistics, wanted_bounds
-from dagster_ckpt.ext.delta.columns import COLUMNS, accepted
+from dagster_ckpt.ext.delta.columns import COLUMNS, accepted, statistics, wanted_bounds
 from dagster_ckpt.ext.delta.lake import Outside, entries_of
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
-from dagster_ckpt.spark.sink import owner
+from dagster_ckpt.spark.sink import positions
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import SinkContract, Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
@@ -39,7 +39,7 @@ class TestIcebergSink(SinkContract):
 
     def steps(self) -> Sequence[Step]:
         steps = [(Outside, name) for name in ("create", "commit", "commit_together", "keep_and_expire")]
-        return [*steps, (SqlCatalog, "commit_table"), (owner, "replace_whole")]
+        return [*steps, (SqlCatalog, "commit_table"), (positions, "replace_whole")]
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
         assert isinstance(sink, IcebergSink)

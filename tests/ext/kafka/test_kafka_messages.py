@@ -12,8 +12,7 @@ import pytest
 
 from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.kafka.messages import messages, refuse_unfit
-from dagster_ckpt.ext.kafka.sink import KafkaSink
+from dagster_ckpt.ext.kafka.sink import KafkaSink, messages, refuse_unfit
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.sink.port import AttemptId

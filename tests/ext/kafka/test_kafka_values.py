@@ -20,7 +20,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.kafka.sink import KafkaSink
 from dagster_ckpt.ext.kafka.topics import KafkaTopic
-from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.phases import Judge
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
 from dagster_ckpt.testing import ValueContract
 from dagster_ckpt.testing.sinks.base import FIRST

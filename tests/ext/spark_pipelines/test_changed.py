@@ -16,7 +16,7 @@ from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.operations.care.maintain import order_requeue
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import facts_of_found
+from dagster_ckpt.operations.snapshots.export import facts_of_found
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.test_projects import as_rows
 from tests.tables import rows_in

@@ -25,7 +25,7 @@ from dagster_ckpt.ext.upgrade_plan.command import plan as plan_command
 from dagster_ckpt.ext.upgrade_plan.comparison import StageVerdict, UpgradePlan
 from dagster_ckpt.ext.upgrade_plan.plan import plan_upgrade
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
-from dagster_ckpt.operations.snapshots.plan_facts import ExportedFacts, facts_in, facts_of_found
+from dagster_ckpt.operations.snapshots.export import ExportedFacts, facts_in, facts_of_found
 from dagster_ckpt.spark.plan.functions import UNREADABLE, _written, digest_of, may_mean_another
 from tests.lab.lab import Lab, failure_text, lab  # noqa: F401
 from tests.spark.epoch.small_pipeline import (

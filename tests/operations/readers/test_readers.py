@@ -5,8 +5,7 @@ from __future__ import annotations
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.operations.deployment import load_record
-from dagster_ckpt.operations.readers.open_sink import readers_of, readers_sentence
+from dagster_ckpt.operations.deployment import load_record, readers_of, readers_sentence
 from dagster_ckpt.runtime.record_store import RecordChange, RecordStore
 from dagster_ckpt.testing.memory import MemoryCoordinatorStore
 

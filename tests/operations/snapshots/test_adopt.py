@@ -13,7 +13,7 @@ from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, NotFo
 from dagster_ckpt.operations.snapshots.adopt import ADOPTED_FROM, adopt_checkpoint
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.operations.snapshots.contents import verify_snapshot
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.testing.faults import CrashAt, FailNext
 from dagster_ckpt.testing.faulty import FaultyStorage, Operation, SimulatedCrash
 from tests.operations.world import SALES, SAVEPOINTS, World

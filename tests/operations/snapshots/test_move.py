@@ -20,7 +20,8 @@ from dagster_ckpt.operations.snapshots.catalog import SnapshotStatus, find_snaps
 from dagster_ckpt.operations.snapshots.contents import files_of, verify_snapshot
 from dagster_ckpt.operations.snapshots.export import EXPORTED_FROM, CopyChanges, export_snapshot
 from dagster_ckpt.operations.snapshots.registration import ImportMode, import_snapshot
-from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, build_stage_directory, open_snapshot
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import StoredSnapshot, open_snapshot
 from dagster_ckpt.testing.faults import CrashAt
 from dagster_ckpt.testing.faulty import FaultyStorage, FaultyStore, SimulatedCrash
 from tests.operations.world import BASE, SALES, SAVEPOINTS, World, data_keys

@@ -15,10 +15,13 @@ from pyspark.sql.types import StructType
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
-from dagster_ckpt.spark.channel.entries import BarrierEntry, CancelEntry, DataEntry, EndEntry, Entry
-from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import (
+from dagster_ckpt.spark.channel.entries import (
     MIN_EMPTY_ENTRIES_PER_BATCH,
+    BarrierEntry,
+    CancelEntry,
+    DataEntry,
+    EndEntry,
+    Entry,
     HoldNothing,
     Limit,
     Release,
@@ -26,6 +29,7 @@ from dagster_ckpt.spark.channel.positions import (
     ReleasedThrough,
     next_end,
 )
+from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.source import ChannelReader
 from dagster_ckpt.spark.files import DataFile, create_exclusively, replace_whole
 

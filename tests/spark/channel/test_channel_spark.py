@@ -19,9 +19,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.errors import Corrupt, InvalidRequest
-from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry
+from dagster_ckpt.spark.channel.entries import AlreadyAppended, Appended, DataEntry, Release
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import Release
 from dagster_ckpt.spark.channel.schema import channel_schema_json, conformed
 from dagster_ckpt.spark.channel.sink import ChannelSink
 from dagster_ckpt.spark.channel.source import read_channel

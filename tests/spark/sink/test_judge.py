@@ -26,7 +26,7 @@ from dagster_ckpt.spark.sink.accepts import (
     no_names,
     no_null,
 )
-from dagster_ckpt.spark.sink.judge import MARK, Judge
+from dagster_ckpt.spark.sink.phases import MARK, Judge
 
 BAD = "CAST(X'6DE9' AS STRING)"
 """A Latin-1 text as Spark reads it: no UTF-8."""

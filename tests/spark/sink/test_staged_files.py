@@ -21,8 +21,7 @@ from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.spark.sink import rewrite, table_files
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.latest import latest_rows
-from dagster_ckpt.spark.sink.rewrite import staying
+from dagster_ckpt.spark.sink.rewrite import latest_rows, staying
 from dagster_ckpt.spark.sink.table_files import StagedFiles
 from tests.properties import examples
 

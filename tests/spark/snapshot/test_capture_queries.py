@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, read_offsets
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.upload import UploadMode
 from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w

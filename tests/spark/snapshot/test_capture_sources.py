@@ -17,7 +17,7 @@ from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import Declined
 from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch, plan_capture
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import Taken, take
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.spark.snapshot.rescale import rescale_stage
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.removal import remove_tree
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.operator_workloads import EVERY, ROCKS2, Operators, with_time_to_live, write_events

@@ -10,7 +10,7 @@ import pytest
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.errors import Corrupt, Declined
 from dagster_ckpt.spark.snapshot.capture import plan_capture
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.removal import remove_tree
 from tests.spark.snapshot.fake_checkpoint import FakeQuery
 from tests.spark.snapshot.snapshot_help import take

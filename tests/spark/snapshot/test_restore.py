@@ -25,19 +25,18 @@ from dagster_ckpt.operations.snapshots.contents import verify_snapshot
 from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.epoch.attempt import EpochGateway
 from dagster_ckpt.spark.snapshot.manifest import encode_manifest
-from dagster_ckpt.spark.snapshot.rewritten import take_part
-from dagster_ckpt.spark.snapshot.stored import (
+from dagster_ckpt.spark.snapshot.restore import (
     LocalCopy,
     build_stage_directory,
     drop_local_copies_before,
     drop_local_copy,
     keep_local_copy,
-    open_snapshot,
-    read_metadata,
 )
+from dagster_ckpt.spark.snapshot.rewritten import take_part
+from dagster_ckpt.spark.snapshot.stored import open_snapshot, read_metadata
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.snapshot.upload import UploadMode
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.loop import StreamingGateway
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from dagster_ckpt.testing.faults import FailNext, FaultyStorage, Operation, RecordCalls
 from dagster_ckpt.testing.memory import MemoryCheckpointStorage

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from dagster_ckpt.adapters.fsspec_storage import FsspecCheckpointStorage
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.snapshot.rescale import rescale_stage
-from dagster_ckpt.spark.snapshot.stored import build_stage_directory
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from tests.spark.snapshot import capture_workloads as w
 from tests.spark.snapshot.snapshot_help import take
 

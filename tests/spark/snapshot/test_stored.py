@@ -28,8 +28,9 @@ from dagster_ckpt.runtime.files import handles_of_subtasks, write_subtask_handle
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.snapshot import upload
 from dagster_ckpt.spark.snapshot.manifest import decode_manifest, encode_manifest
+from dagster_ckpt.spark.snapshot.restore import build_stage_directory
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
-from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot, build_stage_directory
+from dagster_ckpt.spark.snapshot.stored import MissingFile, StoredSnapshot
 from dagster_ckpt.spark.snapshot.take import Cut, StageSnapshotter
 from dagster_ckpt.spark.snapshot.upload import UploadMode, handles_in_manifest
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness

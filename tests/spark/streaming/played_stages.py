@@ -27,15 +27,15 @@ from dagster_ckpt.core.ids import (
 )
 from dagster_ckpt.core.messages import TriggerStages
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.spark.channel.entries import DataEntry
+from dagster_ckpt.spark.channel.entries import DataEntry, Limit, Release, next_end
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import CommittedBatches, Limit, Release, next_end
+from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.snapshot.take import Cut
-from dagster_ckpt.spark.streaming.channels import InputChannel
 from dagster_ckpt.spark.streaming.gate import BatchGate
+from dagster_ckpt.spark.streaming.input_alignment import InputChannel
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, BegunCheckpoint, IsAborted, IsComplete, JobEnded
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob

@@ -10,9 +10,8 @@ import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.spark.streaming import backpressure
-from dagster_ckpt.spark.streaming.backpressure import CommitBackpressure, longest_commit
-from dagster_ckpt.spark.streaming.gate import BatchGate, Hold
+from dagster_ckpt.spark.streaming import gate
+from dagster_ckpt.spark.streaming.gate import BatchGate, CommitBackpressure, Hold, longest_commit
 from dagster_ckpt.testing.memory import ManualClock
 from tests.lab.lab import Lab
 from tests.lab.lines import Lines
@@ -84,8 +83,8 @@ def test_another_reason_to_hold_a_source_outlives_the_slow_commit() -> None:
 def test_a_stream_whose_commit_hangs_reads_no_further_and_then_all_the_rest(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backpressure, "LEAST", 0.3)
-    monkeypatch.setattr(backpressure, "INTERVALS", 1)
+    monkeypatch.setattr(gate, "LEAST", 0.3)
+    monkeypatch.setattr(gate, "INTERVALS", 1)
     numbers, goes_on = Numbers(tmp_path / "numbers"), threading.Event()
     with commits_that_wait(goes_on):
         stream = lab.start(straight(numbers.folder), interval="50 ms")

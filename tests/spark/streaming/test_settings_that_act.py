@@ -16,10 +16,9 @@ from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.request import CheckpointRequest, Completed, Rejected
 from dagster_ckpt.spark.streaming.gate import Hold
-from dagster_ckpt.spark.streaming.progress import StreamProgress
+from dagster_ckpt.spark.streaming.progress import ProgressWatch, StreamProgress
 from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.sources import is_behind
-from dagster_ckpt.spark.streaming.watch import ProgressWatch
 from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, wired
 from tests.lab.streams import Running, until

@@ -13,7 +13,7 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyComplete
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.streaming.gateway import StreamingGateway
+from dagster_ckpt.spark.streaming.loop import StreamingGateway
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
 from dagster_ckpt.testing.memory import ManualClock
 from tests.lab.lab import Lab

@@ -14,9 +14,8 @@ from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import Completed, RunStatus
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE
+from dagster_ckpt.spark.streaming.progress import PROGRESS_FILE, look
 from dagster_ckpt.spark.streaming.run import EndOfData, StoppedWithSavepoint, StreamingRun
-from dagster_ckpt.spark.streaming.watch import look
 from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, stage, wired
 from tests.lab.streams import Running, until

@@ -18,7 +18,7 @@ from dagster_ckpt.core.model import StageSnapshot
 from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
+from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry, Release, ReleasedThrough
 from dagster_ckpt.spark.channel.in_flight import (
     InFlight,
     Span,
@@ -28,7 +28,7 @@ from dagster_ckpt.spark.channel.in_flight import (
     restore_logs,
 )
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.channel.positions import CommittedBatches, Release, ReleasedThrough
+from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable

@@ -20,7 +20,7 @@ from dagster_ckpt.ext.spark_pipelines.left.delta_left import DeltaLeft, ParquetL
 from dagster_ckpt.ext.spark_pipelines.left.flow_checkpoints import FlowCheckpoint
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
 from dagster_ckpt.spark.sink.committables import PreparedBatch
-from dagster_ckpt.spark.sink.judge import Judge
+from dagster_ckpt.spark.sink.phases import Judge
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.staged_rows import stage_rows
 

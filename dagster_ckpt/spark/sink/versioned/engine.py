@@ -1,4 +1,4 @@
-"""Engine of sinks into tables with versions: what is published, by whom, and once; the format only commits.
+"""Engine of sinks into tables with versions: what is published, by whom, and once; the methods a format gives it.
 
 Every step reads the table, decides, and commits on exactly what was read: whoever comes second decides again.
 """
@@ -6,18 +6,120 @@ Every step reads the table, decides, and commits on exactly what was read: whoev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
+from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
-from dagster_ckpt.spark.sink.owner import Owner, note_owner, read_owner
-from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published
-from dagster_ckpt.spark.sink.positions import not_shown, refuse_fenced
-from dagster_ckpt.spark.sink.table_files import StagedFiles, folder_of
-from dagster_ckpt.spark.sink.versioned.backend import Backend, Change, Raced, V
+from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published, Upkeep
+from dagster_ckpt.spark.sink.positions import Owner, not_shown, note_owner, read_owner, refuse_fenced
+from dagster_ckpt.spark.sink.table_files import StagedFiles, StagedFolder, folder_of
+from dagster_ckpt.spark.sink.versioned.columns import Column
 from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames, text_of_batches, text_of_key
+from dagster_ckpt.spark.sink.versioned.version import State, Version
+
+V = TypeVar("V", bound=Version)
+
+
+class Raced(Exception):
+    """Somebody committed after the state that was read: read again, decide again."""
+
+
+class Halfway(Raced):
+    """A part of the change was committed, and its mark says so: read again, decide again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OriginState:
+    """A state of another table, whose rows a fork begins with."""
+
+    source: Any
+    """Backend of that table."""
+    version: Any
+    """The table as it was read."""
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One step: everything in it becomes visible together, or in steps of which each leaves a state that marks tell."""
+
+    mark: Mark
+    """What is said of the state after it."""
+    back_to: int | None = None
+    """State that is gone back to first; None: the newest stays."""
+    is_emptied: bool = False
+    """All rows leave first."""
+    between: Mark | None = None
+    """What is said of the state after that, where it is one of its own."""
+    aside: str = ""
+    """At what the rows that leave can be read."""
+    batches: Sequence[PreparedBatch] = ()
+    """Batches whose rows are added, or merged by key, or replace all others."""
+    copied: OriginState | None = None
+    """Rows that replace all others."""
+    properties: dict[str, str] = field(default_factory=dict)
+    """Properties of the table that are set."""
+
+    @property
+    def goes_back(self) -> bool:
+        """True where rows leave, or come back."""
+        return self.back_to is not None or self.is_emptied
+
+
+class Backend(Protocol[V]):
+    """One table of one format, as one sink works on it."""
+
+    @property
+    def place(self) -> str:
+        """The table, for people and checkpoints."""
+
+    @property
+    def staged(self) -> StagedFiles:
+        """The table's staged files."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns."""
+
+    def load(self, *, reads_on: bool = False) -> V | None:
+        """Return the table as it is, or None where there is none.
+
+        ``reads_on``: from where the last caller let it go, if that is still the same.
+        """
+
+    def create(self, columns: Sequence[Column], mark: Mark) -> None:
+        """Make the table, without rows, unless somebody did."""
+
+    def columns(self, what: Sequence[str] | OriginState) -> list[Column]:
+        """Return the columns of batches with these schemas together, as the format keeps them, or those of a table's
+        state. Raises InvalidRequest for one that the format, or this sink, cannot have.
+        """
+
+    def refuse_unfit(self, version: V, columns: Sequence[Column]) -> None:
+        """Raise InvalidRequest for rows with these columns, or a table that rows cannot be added to."""
+
+    def commit(self, version: V, change: Change) -> str:
+        """Commit on top of exactly this version; return the format's name of the new state.
+
+        Raises Raced when this is no longer the newest version, Halfway when one step of several was made.
+        """
+
+    def read(self, version: V, number: int | None) -> pa.Table | None:
+        """Return the rows of a state (None: of before the first one). Raises Corrupt where they are gone."""
+
+    def refuse_lost(self, version: V, state: State | None) -> None:
+        """Raise Corrupt, naming it, where a file of a state is gone (None: all rows leave); InvalidRequest where the
+        table goes back to none.
+        """
+
+    def elsewhere(self, place: str) -> Backend[V]:
+        """Return another table of the same format. Raises InvalidRequest where it cannot be reached from here."""
+
 
 T = TypeVar("T")
 
@@ -188,3 +290,35 @@ class Engine(Generic[V]):
             version=state,
             position=mark.position(),
         )
+
+
+TARGET = 100 * 1024 * 1024
+"""Bytes from which a file is left as it is."""
+MERGED = "small files merged"
+LATE = "a publish was faster: the next time"
+
+
+def nothing_is_old(what: str) -> Upkeep:
+    """Return the note on work that is left alone while no cut goes back to the table."""
+    return Upkeep(
+        what=what,
+        note="no retained checkpoint or savepoint has published to this table: nothing can be called old",
+    )
+
+
+@dataclass(frozen=True)
+class AttemptGarbage(Generic[V]):
+    """Garbage that an attempt removes, at a moment."""
+
+    engine: Engine[V]
+    attempt: AttemptId
+    now: float
+    needed: Sequence[TableSnapshot]
+    waiting: Sequence[PreparedBatch]
+
+    def is_over(self, version: V | None, folder: StagedFolder) -> bool:
+        """True where nothing of a folder is to be published any more, whether it was or not."""
+        mark = version.mark if version is not None else None
+        through = mark.through_batch if mark is not None else None
+        is_shown = through is not None and folder.batch_id <= through
+        return folder.epoch < self.attempt.epoch or (folder.epoch == self.attempt.epoch and is_shown)

@@ -10,8 +10,8 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.spark.sink.plain_files import PlainFiles
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
+from dagster_ckpt.spark.sink.rows import PlainFiles
 from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, SinkNames
 
 _STEPS = (1, 32, None)
