@@ -1,14 +1,17 @@
-"""What conditions on rows cost a stage that has no bad one: ``python -m benchmarks.expectations``
+"""What conditions on rows cost a stage that has no bad one: ``python -m benchmarks.expectations [--stream]``
 
 Rows of a shop come out of a stream, and are written for a channel log, in turns without conditions, with four in a
 filter of the author's, and with the same as expectations; processor time of Java on one core, medians of ``--rounds``.
 Twice: from Parquet, which is the least that a stage can do, so that what Spark takes to ask conditions is a large share
 of it; and parsed from JSON, as rows of files and of topics mostly are. Then of an epoch of a pipeline that reads these
-texts, parses them in the stage and appends them to a table: processor time of all its processes.
+texts, parses them in the stage and appends them to a table: processor time of all its processes. ``--stream``: of a
+streaming run of it over 40 batches, with a checkpoint at its end; ``apart``: without conditions, and what has them no
+part of a chain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from shutil import rmtree
@@ -16,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.common import median
 from benchmarks.judge import as_batch, batch_of, in_turns, java_seconds
+from benchmarks.streaming_common import streaming, wait
+from benchmarks.streaming_throughput import is_through
 from dagster_ckpt import (
     CheckpointCoordinatorResource,
     CheckpointedPipeline,
@@ -43,6 +48,8 @@ EXPECT: dict[str, Literal["warn", "drop"]] = {
     "paid >= at - INTERVAL 1 DAY": "warn",
 }
 
+BATCHES = 40
+
 
 @spark_stage(expect=EXPECT)
 def orders(source):  # type: ignore[no-untyped-def]
@@ -61,38 +68,82 @@ def measure(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> lis
 
 def _of_pipeline(spark: SparkSession, folder: Path, schema: StructType, rounds: int) -> list[dict[str, Any]]:
     """Measure epochs of a pipeline that parses the texts below ``folder``."""
+    texts = folder / "texts"
+    ways = {"without": _shop(texts, schema), "with": _shop(texts, schema, expect=EXPECT)}
+
+    def run(pipeline: CheckpointedPipeline, place: Path) -> None:
+        run_epoch(pipeline, coordinator=CheckpointCoordinatorResource(base_dir=str(place)), spark=spark)
+
+    return _ratios("a pipeline", _worked(ways, folder, run, rounds))
+
+
+def measure_stream(spark: SparkSession, folder: Path, *, rows: int, rounds: int) -> list[dict[str, Any]]:
+    schema = batch_of(spark, folder, rows).schema
+    texts, arriving = folder / "texts", folder / "arriving"
+    whole = spark.read.parquet(str(folder / "source")).repartition(BATCHES)
+    whole.selectExpr("to_json(struct(*)) AS value").write.parquet(str(texts))
+    files = sorted(texts.glob("*.parquet"))
+    settings: dict[str, dict[str, Any]] = {
+        "without": {},
+        "apart": {"chain": False},
+        "with": {"expect": EXPECT},
+    }
+    ways = {name: _shop(arriving, schema, a_batch=1, **given) for name, given in settings.items()}
+
+    def run(pipeline: CheckpointedPipeline, place: Path) -> None:
+        arriving.mkdir()
+        with streaming(place, pipeline, spark) as stream:
+            for file in files:
+                (arriving / file.name).hardlink_to(file)
+            wait(lambda: is_through(stream, len(files), 1), stream, every=0.1)
+            stream.checkpoint()
+        rmtree(arriving)
+
+    return _ratios("a stream", _worked(ways, folder, run, rounds))
+
+
+def _shop(texts: Path, schema: StructType, a_batch: int = 1000, **settings: Any) -> CheckpointedPipeline:
+    """Return a pipeline that parses the texts of files, so many a batch, in a stage with these settings."""
     from pyspark.sql import functions as f
 
-    def shop(expect: dict[str, Any]) -> CheckpointedPipeline:
-        @spark_source
-        def texts(spark):  # type: ignore[no-untyped-def]
-            return spark.readStream.schema("value STRING").parquet(str(folder / "texts"))
+    @spark_source
+    def messages(spark):  # type: ignore[no-untyped-def]
+        return (
+            spark.readStream.schema("value STRING").option("maxFilesPerTrigger", a_batch).parquet(str(texts))
+        )
 
-        @spark_stage(**expect)
-        def parsed(texts):  # type: ignore[no-untyped-def]
-            return texts.select(f.from_json("value", schema).alias("row")).select("row.*")
+    @spark_stage(**{one: given for one, given in settings.items() if one != "chain"})
+    def parsed(messages):  # type: ignore[no-untyped-def]
+        return messages.select(f.from_json("value", schema).alias("row")).select("row.*")
 
-        @spark_sink
-        def kept(parsed):  # type: ignore[no-untyped-def]
-            return parsed
+    @spark_sink(chain=settings.get("chain", True))
+    def kept(parsed):  # type: ignore[no-untyped-def]
+        return parsed
 
-        @checkpointed_pipeline(name="shop")
-        def pipeline() -> None:
-            kept(parsed(texts()))
+    @checkpointed_pipeline(name="shop")
+    def pipeline() -> None:
+        kept(parsed(messages()))
 
-        return pipeline  # type: ignore[no-any-return]
+    return pipeline  # type: ignore[no-any-return]
 
-    ways = {"without": shop({}), "with": shop({"expect": EXPECT})}
+
+def _worked(
+    ways: dict[str, CheckpointedPipeline],
+    folder: Path,
+    run: Callable[[CheckpointedPipeline, Path], None],
+    rounds: int,
+) -> dict[str, list[float]]:
+    """Run pipelines in turns, each in a folder of its own; return the processor time of all processes."""
     took: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in ways if number % 2 else [*reversed(ways)]:
             place = folder / f"{number}-{name}-pipeline"
             began = processor_seconds()
-            run_epoch(ways[name], coordinator=CheckpointCoordinatorResource(base_dir=str(place)), spark=spark)
-            if number:
+            run(ways[name], place)
+            if number:  # the first ones are compiled
                 took[name].append(processor_seconds() - began)
             rmtree(place)
-    return _ratios("a pipeline", took)
+    return took
 
 
 def _ratios(source: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
@@ -159,4 +210,4 @@ def _nothing(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    in_turns("conditions on rows", measure, __doc__)
+    in_turns("conditions on rows", measure, __doc__, {"stream": measure_stream})

@@ -58,6 +58,17 @@ def _writing(sink: StageDefinition) -> StageDefinition:
     )
 
 
+def names_of_function(uid: StageUid, stages: Mapping[StageUid, StageDefinition]) -> tuple[str, ...]:
+    """Return the names that a stage's function has had: a sink's is in the stage that judges its rows, or was."""
+    stage, sink = stages[uid], judged_by(uid, stages)
+    if stage.fn is _as_they_are:
+        return ()
+    if sink is not None:
+        return (*stage.names, *stages[sink].names)
+    judges = (f"{one}{JUDGES}" for one in stage.names if stage.role is StageRole.SINK)
+    return (*stage.names, *(one for one in judges if one not in stages))
+
+
 def _as_they_are(rows: Any) -> Any:
     return rows
 

@@ -45,6 +45,11 @@ class StageParticipant:
         return ""
 
     @property
+    def fails(self) -> bool:
+        """True where a checkpoint with more of them fails."""
+        return False
+
+    @property
     def table(self) -> str:
         """Table for the rows it keeps, named as a sink's is; empty: it keeps none."""
         return ""

@@ -242,6 +242,8 @@ class SnapshotMetrics(Record):
     """Rows that a watermark dropped, as far as Spark had told."""
     rows_late_kept: int = 0
     """Late rows that are in the quarantine: single ones, where the watermark dropped groups."""
+    rows_read: int = 0
+    """Rows that came to a stage that keeps late ones."""
     rows_requeued: int = 0
     """Rows of its quarantine that went through it again; judged once more, they are among the above."""
     requeue_orders: tuple[str, ...] = ()
@@ -256,10 +258,8 @@ class SnapshotMetrics(Record):
             return "; ".join(others)
         others += [f"{self.rows_requeued:,} requeued"] if self.rows_requeued else []
         told = ", ".join(f"{one!r} {number:,}" for one, number in self.broken.items() if number)
-        refused = f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition" + (
-            f": {told}" if told else ""
-        )
-        return "; ".join([refused, *others])
+        refused = f"{self.rows_refused:,} of {self.rows_judged:,} broke a condition"
+        return "; ".join([f"{refused}: {told}" if told else refused, *others])
 
 
 class SetAside(Record):

@@ -196,6 +196,7 @@ _ADDED = (
     "rows_refused",
     "rows_late",
     "rows_late_kept",
+    "rows_read",
     "rows_requeued",
 )
 

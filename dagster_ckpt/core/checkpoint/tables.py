@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -109,6 +109,8 @@ class ServingRecord(Record):
 
 CHOSEN_BY: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
 """Columns of a quarantine that rows are chosen by."""
+LATE = "late"
+"""Condition of the rows that a watermark drops, as counts and the quarantine name it."""
 COLUMNS = "columns"
 """Struct of a quarantine with the columns of the stage, and first part of the names of others that it has had."""
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -182,9 +184,18 @@ def _refused(where: str, why: str) -> InvalidRequest:
     )
 
 
-def selected(where: str, column: Callable[[str], Any]) -> Any:
-    """Return the condition on a row that ``where`` means, of columns as the reader has them; None: every row."""
-    parts = [_OPERATORS[sign](column(name), value) for name, sign, value in conditions_in(where)]
+def selected(where: str, column: Callable[[str], Any], names: Sequence[str] = ()) -> Any:
+    """Return the condition on a row that ``where`` means, of columns as the reader has them; None: every row.
+
+    ``names``: those that the stage has had; by one of them all of its rows are meant.
+    """
+
+    def compared(name: str, sign: str, value: str | int) -> Any:
+        if name == "stage" and value in names and sign in ("=", "<>"):
+            return reduce(operator.or_, (column(name) == one for one in names)) == (sign == "=")
+        return _OPERATORS[sign](column(name), value)
+
+    parts = [compared(*one) for one in conditions_in(where)]
     return reduce(operator.and_, parts) if parts else None
 
 

@@ -15,6 +15,7 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.core.units import counted
@@ -233,7 +234,8 @@ def condition_evaluations(
     for name, (uid, sql) in condition_checks(pipeline).items():
         numbers = metrics.get(uid, SnapshotMetrics())
         limit = _limit(pipeline, uid)
-        broken, judged = numbers.broken.get(sql, 0), numbers.rows_judged
+        broken = numbers.broken.get(sql, 0)
+        judged = numbers.rows_read if sql == LATE else numbers.rows_judged
         yield dg.AssetCheckEvaluation(
             asset_key=condition_asset_key(pipeline, uid),
             check_name=name,
@@ -246,9 +248,8 @@ def condition_evaluations(
                 "at_most": limit or "any number",
             },
         )
-    late = {
-        str(uid): one.rows_late for uid, one in metrics.items() if one.rows_late and not one.rows_late_kept
-    }
+    kept = {uid for uid, sql in condition_checks(pipeline).values() if sql == LATE}
+    late = {str(uid): one.rows_late for uid, one in metrics.items() if one.rows_late and uid not in kept}
     yield dg.AssetCheckEvaluation(
         asset_key=checkpoints_asset_key(pipeline.name),
         check_name=LATE_CHECK,

@@ -9,13 +9,14 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from dagster_ckpt.authoring.stage_settings import StageParticipant
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import stage_uid
 from dagster_ckpt.errors import InvalidRequest
 
 MOST_CONDITIONS = 61
 """A verdict is a number of Spark's, a bit for each condition and for those of ``on_error``."""
-PROCESSED, HELD, LATE = "can be processed", "tables can hold it", "late"
-"""Conditions of ``on_error`` and ``late``, as counts and the quarantine name them."""
+PROCESSED, HELD = "can be processed", "tables can hold it"
+"""Conditions of ``on_error``, as counts and the quarantine name them."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -161,6 +162,8 @@ def _keeps_errors(name: str, settings: Mapping[str, Any]) -> bool:
 def _condition(name: str, sql: Any, action: Any) -> Condition:
     if not isinstance(sql, str) or not sql.strip():
         raise InvalidRequest(f"{name} expects {sql!r}: give a condition in SQL, such as 'amount > 0'")
+    if sql.strip() == LATE:
+        raise InvalidRequest(f"{name} expects {sql!r}, as late rows are called: write '({LATE})'")
     if action not in [*Action]:
         raise InvalidRequest(
             f"{name} has {action!r} for the condition {sql!r}: give {', '.join([*Action][:-1])} or {Action.FAIL}"

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stages import StageRole
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
-from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, PROCESSED, Action, Condition, Expectations
+from dagster_ckpt.errors import InvalidRequest, first_line
+from dagster_ckpt.ext.quarantine.expectations import HELD, PROCESSED, Action, Condition, Expectations
 from dagster_ckpt.ext.quarantine.kept_rows import KeptRows
 from dagster_ckpt.ext.quarantine.late_rows import LateRows
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow, PoisonedRows
@@ -254,9 +255,8 @@ class JudgedRows:
             if number:
                 found[name] += number
         changes = {
-            "at_most": self._expectations.at_most,
-            "fails": self._expectations.fails,
             "late_kept": before.late_kept + late,
+            "read": before.read + (self._late.rows_read(batch.number) if self._late else 0),
             "requeued": before.requeued + again,
             "orders": (*(one for one in before.orders if one in known), *taken.orders),
             "requeued_in": batch.number if again else before.requeued_in,
@@ -272,7 +272,8 @@ class JudgedRows:
         files = [
             file for v, found in kinds.items() if first in broken_by(v, self._conditions) for file in found
         ]
-        shown = ", ".join(json.dumps(row, default=str) for row in _rows_of(root, files, _EXAMPLES))
+        found = _rows_of(root, files, _EXAMPLES)
+        shown = ", ".join(first_line(json.dumps(row, default=str)) for row in found)
         return (
             f"stage {self._uid!r} returns {counted(rows, 'row')} in batch {batch_id} that must not be: {first.sql!r} "
             f"does not hold for {shown}. Mend the rows, or give the condition another action "

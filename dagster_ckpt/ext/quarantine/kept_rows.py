@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import chain, count
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core.checkpoint.tables import COLUMNS, is_struct
+from dagster_ckpt.core.checkpoint.tables import COLUMNS, LATE, is_struct
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import NotFound
-from dagster_ckpt.ext.quarantine.expectations import HELD, LATE, Action, Condition
+from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT
@@ -23,11 +23,13 @@ from dagster_ckpt.spark.sink.port import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _NEW_ID = "concat(lpad(hex(unix_micros(current_timestamp())), 16, '0'), '-', uuid())"
 """Ids of a batch lie side by side: a publish that replaces rows looks into few files."""
 _QUARANTINED = "quarantined"
+_NO_NAME = re.compile(r"[ ,;{}()\n\t=\0]")
+"""Characters that a table has in no name of a column."""
 
 
 class KeptRows:
@@ -40,14 +42,14 @@ class KeptRows:
         conditions: Sequence[Condition],
         ahead: Sequence[RuleAhead],
     ) -> None:
-        self._uid, self._schema = context.stage.uid, schema
+        self._uid, self._schema, self._held = context.stage.uid, schema, _named_plainly(schema)
         self._conditions, self._ahead = conditions, ahead
         table = context.own_table()
         self._own = () if table is None else table.accepts.rules(schema.json())
         self._structs = {} if table is None else _structs_of(table, context.frame.sparkSession)
-        self.struct = _struct_for(schema, self._structs)
+        self.struct = _struct_for(self._held, self._structs)
         """Name of the struct that has today's columns of the stage."""
-        self._structs[self.struct] = schema
+        self._structs[self.struct] = self._held
 
     def none(self, spark: SparkSession) -> DataFrame:
         """Return no rows, of all columns."""
@@ -132,7 +134,7 @@ class KeptRows:
             f.coalesce("said", before["error"]).alias("error"),
             before["input"].alias("input"),
             before["row"].alias("row"),
-            *self._in_struct(f.lit(None).cast(self._schema)),
+            *self._in_struct(f.lit(None).cast(self._held)),
             *self._origin(batch, before["row"]),
             (before["tries"] + 1).alias("tries"),
         )
@@ -161,7 +163,7 @@ class KeptRows:
             (nothing if error is None else error).cast("string").alias("error"),
             (nothing if channel is None else channel).cast("string").alias("input"),
             row.alias("row"),
-            *(columns or self._in_struct(nothing.cast(self._schema))),
+            *(columns or self._in_struct(nothing.cast(self._held))),
             *self._origin(batch, row if text is None else text),
             f.lit(1).cast("bigint").alias("tries"),
         ]
@@ -195,7 +197,7 @@ class KeptRows:
     def _row(self, rows: DataFrame) -> list[Column]:
         from pyspark.sql import functions as f
 
-        whole, text = self._whole(), self._json()
+        whole, text = self._whole().cast(self._held), self._json()
         wrong = [f.coalesce(broken(rows, rule), f.lit(False)) for rule in self._own]
         if UNPARSED in rows.columns:
             wrong.append(f.col(UNPARSED).isNotNull())
@@ -256,6 +258,29 @@ def _struct_for(schema: StructType, structs: Mapping[str, StructType]) -> str:
     found = (name for name, there in structs.items() if _spelt(there) == mine)
     names = chain([COLUMNS], (f"{COLUMNS}_{number}" for number in count(2)))
     return next(found, None) or next(name for name in names if name not in structs)
+
+
+def _named_plainly(kind: DataType) -> Any:
+    """Return a type with names of fields that every table takes, which are told apart whatever their case.
+
+    By their places they are the stage's, so that a cast brings them back.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    match kind:
+        case ArrayType():
+            return ArrayType(_named_plainly(kind.elementType))
+        case MapType():
+            return MapType(_named_plainly(kind.keyType), _named_plainly(kind.valueType))
+        case StructType():
+            fields: dict[str, StructField] = {}
+            for one in kind.fields:
+                name = _NO_NAME.sub("_", one.name)
+                while name.lower() in fields:
+                    name += "_"
+                fields[name.lower()] = StructField(name, _named_plainly(one.dataType))
+            return StructType([*fields.values()])
+    return kind
 
 
 def _spelt(schema: StructType) -> str:

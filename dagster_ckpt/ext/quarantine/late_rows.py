@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
-from dagster_ckpt.ext.quarantine.expectations import LATE
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON
 from dagster_ckpt.spark.attempt.participant import ParticipantContext
 from dagster_ckpt.spark.channel.batch_input import read_rows
@@ -108,6 +108,10 @@ class LateRows:
 
         schema = StructType([StructField("row", StringType())])
         return read_rows(spark, [root / file.name for file in files], schema)
+
+    def rows_read(self, batch: BatchId) -> int:
+        """Return how many rows came to the stage in a batch."""
+        return self.context.input_of(batch).rows
 
     @property
     def _query(self) -> Path:

@@ -120,7 +120,7 @@ class PoisonedRows:
     ) -> list[PoisonedRow]:
         whose = f"stage {self._context.stage.uid!r}, batch {batch}"
         self._context.warn(
-            f"{whose} fails ({why.said}): its {counted(given.rows, 'row')} are halved to find where"
+            f"{whose} fails ({why.said}): {counted(given.rows, 'row')} to be halved until it is found where"
         )
         search = _Search(self._context, self._judged, given, frame, {one.place for one in before})
         search.look(0, given.rows, why)
@@ -130,7 +130,7 @@ class PoisonedRows:
                 f"{GOES_ON}"
             )
         rows, jobs = counted(len(search.found), "row"), counted(search.jobs, "job")
-        self._context.warn(f"{whose}: {rows} found in {jobs}, which go to the quarantine")
+        self._context.warn(f"{whose}: {rows} found in {jobs}, for the quarantine")
         return search.found
 
 

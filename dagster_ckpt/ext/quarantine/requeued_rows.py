@@ -151,28 +151,34 @@ class Requeuing:
         if pending is None or not orders:
             return RequeuedInput()
         try:
-            kept = _chosen(spark, pending, orders)  # what came from a channel has no columns of the stage
+            kept = _chosen(
+                spark, pending, orders, self.context.stage.names
+            )  # what came from a channel has no columns of the stage
         except NotFound:  # nothing was published
             return RequeuedInput()
         found: list[InputFile] = []
         for channel, schema in self.context.input_of(None).schemas().items():
-            rows = _as_they_were(kept.where(kept["input"] == channel), schema)
-            if rows is None:
-                self.context.warn(f"input of {channel} has types that JSON has not: none is processed again")
-                continue
-            written = write_staged(rows, folder / channel, folder, codec=CODEC)
+            meant = kept.where(kept["input"] == channel)
+            rows = _as_they_were(meant, schema)
+            written = () if rows is None else write_staged(rows, folder / channel, folder, codec=CODEC)
             found += [(channel, folder / one.name, one.rows) for one in written if one.rows]
+            if left := meant.count() - sum(one.rows for one in written):
+                self.context.warn(
+                    f"stage {self.context.stage.uid} leaves {counted(left, 'row')} of {channel} in its quarantine: "
+                    "JSON does not say all of them, so insert them into its input once more"
+                )
         return RequeuedInput(tuple(found))
 
     def _found(self, spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
         from pyspark.sql import functions as f
 
-        kept = _chosen(spark, pending, orders)
+        kept = _chosen(spark, pending, orders, self.context.stage.names)
         structs = [name for name in kept.columns if is_struct(name)]
         self._tell_others(kept, [name for name in structs if name != self.struct])
-        mine = f.col(self.struct) if self.struct in structs else f.lit(None).cast(self.schema)
-        # No table keeps the order of texts (COLLATE), by which conditions are asked.
-        columns = [mine[one.name].cast(one.dataType).alias(one.name) for one in self.schema.fields]
+        kept_as = f.col(self.struct) if self.struct in structs else f.lit(None)
+        # No table keeps the order of texts (COLLATE), by which conditions are asked, nor every name.
+        mine = kept_as.cast(self.schema)
+        columns = [mine[name].alias(name) for name in self.schema.names]
         return kept.where(mine.isNotNull()).select(*columns, f.struct(*_SAID).alias(KEPT_BEFORE))
 
     def _tell_others(self, kept: DataFrame, structs: Sequence[str]) -> None:
@@ -208,7 +214,9 @@ def _as_they_were(kept: DataFrame, schema: StructType) -> DataFrame | None:
     if _LOSSY.search(schema.simpleString()):
         return None
     row = f.from_json("row", schema, AS_JSON)
-    is_exact = (f.to_json(row, AS_JSON) == f.col("row")) & ~f.col("row").contains("\ufffd")
+    in_zone = {name: form for name, form in AS_JSON.items() if name != "timeZone"}  # as they were kept once
+    is_same = [f.to_json(row, form) == f.col("row") for form in (AS_JSON, in_zone)]
+    is_exact = reduce(operator.or_, is_same) & ~f.col("row").contains("\ufffd")
     said = f.struct(*_SAID, "error", "input", "row").alias(KEPT_BEFORE)
     try:
         return kept.where(is_exact).select(row.alias("as_it_was"), said).select("as_it_was.*", KEPT_BEFORE)
@@ -224,12 +232,14 @@ def _due(before: RowCounts, pending: Requeue | None) -> list[RequeueRecord]:
     return orders if before.requeued_in is None or shown >= before.requeued_in else []
 
 
-def _chosen(spark: SparkSession, pending: Requeue, orders: list[RequeueRecord]) -> DataFrame:
+def _chosen(
+    spark: SparkSession, pending: Requeue, orders: list[RequeueRecord], names: Sequence[str]
+) -> DataFrame:
     """Return the quarantined rows that orders mean. Raises NotFound before any was published."""
     from pyspark.sql import functions as f
 
-    kept = pending.table.rows().to_spark(spark).where("state = 'quarantined'")
-    wanted = [selected(one.where, f.col) for one in orders]
+    kept = pending.table.rows().to_spark(spark).where("state = 'quarantined'").dropDuplicates(["id"])
+    wanted = [selected(one.where, f.col, names) for one in orders]
     return kept.where(reduce(operator.or_, wanted)) if all(one is not None for one in wanted) else kept
 
 

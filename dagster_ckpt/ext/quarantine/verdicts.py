@@ -31,11 +31,12 @@ UNPARSED = "_dagster_ckpt_unparsed"
 """Column of the text of a source's record that Spark's reader cannot parse, while a batch is written."""
 
 AS_JSON = {
+    "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
-"""Form of rows that are kept as text: times to the microsecond, and every column."""
+"""Form of rows that are kept as text: times to the microsecond, in no session's zone, and every column."""
 
 
 def verdict_sql(conditions: Sequence[Condition]) -> str:

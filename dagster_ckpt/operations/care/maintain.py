@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.tables import CHOSEN_BY, RequeueRecord, conditions_in, is_struct, selected
+from dagster_ckpt.core.checkpoint.tables import (
+    CHOSEN_BY,
+    LATE,
+    RequeueRecord,
+    conditions_in,
+    is_struct,
+    selected,
+)
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.core.paths import same_place
@@ -210,7 +217,8 @@ def _counted(
     record: CoordinatorRecord,
 ) -> RequeueableRows:
     sink = open_sink(pipeline, uid, coordinator)
-    waiting = sum(one.stage in pipeline.stages[uid].names for one in record.requeue)
+    names = pipeline.stages[uid].names
+    waiting = sum(one.stage in names for one in record.requeue)
     try:
         rows = sink.rows().to_arrow()
     except NotFound:  # nothing was published yet
@@ -224,7 +232,7 @@ def _counted(
     chosen = [
         (row["condition"], _why_not(row, name, newest, rereads=rereads))
         for row, name in zip(told, columns, strict=True)
-        if row["state"] == "quarantined" and selected(where, row.__getitem__) in (None, True)
+        if row["state"] == "quarantined" and selected(where, row.__getitem__, names) in (None, True)
     ]
     ready = [condition for condition, why in chosen if why is None]
     return RequeueableRows(
@@ -254,4 +262,4 @@ def _why_not(row: Mapping[str, Any], columns: str, newest: str, *, rereads: bool
         return None if columns == newest else Stays.OTHER_COLUMNS
     if rereads and row["input"] is not None:
         return None
-    return Stays.LATE if row["condition"] == "late" else Stays.UNPARSED
+    return Stays.LATE if row["condition"] == LATE else Stays.UNPARSED

@@ -193,6 +193,17 @@ def tell_left(sinks: PipelineSinks, record: CoordinatorRecord, reporter: Reporte
             )
 
 
+def tell_orders(sinks: PipelineSinks, record: CoordinatorRecord, reporter: Reporter) -> None:
+    """Tell of orders for rows of a quarantine that no stage has any more: the next checkpoint forgets them."""
+    has = {name for uid, _, _ in sinks.opened() for name in sinks.names_of(uid)}
+    for order in record.requeue:
+        if order.stage not in has:
+            reporter.warn(
+                f"rows of the quarantine of {order.stage!r} were to go through again, and no stage has that quarantine "
+                "any more: they stay there. Give the stage a condition that quarantines, and order them once more"
+            )
+
+
 class TableCleanUp:
     """Collects when it is told to; a snapshot's metadata is read once."""
 

@@ -5,13 +5,14 @@ A batch that Spark repeats begins as it did; where its rows are settled, the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagster_ckpt.authoring.judged_sinks import names_of_function
 from dagster_ckpt.authoring.own_objects import OwnState
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import BatchId, StageUid
@@ -39,6 +40,8 @@ class OwnObjects:
     directory: StageDirectory
     _stages: Mapping[StageUid, StageDefinition]
     """Stages that declare some."""
+    _names: Mapping[StageUid, Sequence[str]]
+    """Names by which a state is a stage's."""
     _first: OwnStatesNote = field(default_factory=OwnStatesNote)
     """States with which the query began."""
     _at: Path | None = None
@@ -63,19 +66,19 @@ class OwnObjects:
 
         Raises InvalidRequest for a saved state whose stage declares none any more, or that its class refuses; Corrupt.
         """
-        members = {one: pipeline.authored.stages[one] for one in pipeline.members(uid)}
+        stages = pipeline.authored.stages
+        members = {one: stages[one] for one in pipeline.members(uid)}
+        names = {one: names_of_function(one, stages) for one in stages}
         at = path_through(directory, latest_committed_batch(directory.query))
         first = read_states(at)
         for name in first.states:
-            gone = next(
-                (s for s in pipeline.authored.stages.values() if name in s.names and s.state is None), None
-            )
+            gone = next((one for one, s in stages.items() if name in names[one] and s.state is None), None)
             if gone is not None:
                 raise InvalidRequest(
-                    f"stage {gone.uid!r} has a saved state of an object of its own, and declares none (state=): put "
-                    f"the class back{_LET_GO}"
+                    f"stage {gone!r} has a saved state of an object of its own, and declares none (state=): "
+                    f"put the class back{_LET_GO}"
                 )
-        objects = cls(uid, directory, members, first)
+        objects = cls(uid, directory, members, names, first)
         objects._begin_at(at)
         return objects
 
@@ -188,7 +191,7 @@ class OwnObjects:
         self._at = path
 
     def _initialize(self, uid: StageUid, objects: tuple[Any, ...], saved: OwnStatesNote) -> None:
-        name = next((name for name in self._stages[uid].names if name in saved.states), None)
+        name = next((name for name in self._names[uid] if name in saved.states), None)
         state = None if name is None else decode_state(f"stage {uid!r}", saved.states[name])
         if name is not None:
             self._refuse_other_lists(uid, saved.lists.get(name), state)

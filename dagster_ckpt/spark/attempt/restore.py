@@ -24,7 +24,7 @@ from dagster_ckpt.core.restore.matching import StageMatch
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
-from dagster_ckpt.spark.attempt.earlier_attempts import is_as_left, left_tables, mark, tell_left
+from dagster_ckpt.spark.attempt.earlier_attempts import is_as_left, left_tables, mark, tell_left, tell_orders
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
@@ -232,6 +232,7 @@ class AttemptRestorer:
                 assert_never(decision)
         if not isinstance(decision, Adopt):
             tell_left(self.tables, self.coordinator.record, self.reporter)
+        tell_orders(self.tables, self.coordinator.record, self.reporter)
         self.reporter.info(f"attempt {self.coordinator.epoch} of {self.pipeline.name}: {decision.reason}")
         mark(directory, self.coordinator.lineage, self.coordinator.epoch)
         left = left_tables(self.tables, self.coordinator.record, directory, decision)

@@ -358,6 +358,7 @@ class EpochRun:
             directory=query.directory,
             coordinator=self.coordinator,
             local_copies=self.attempt.local_copies(query.uid),
+            participant=query.stage.participant,
         )
         return snapshotter.take(cut, retries_left=retries_left)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable, first_line
 from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone, is_retryable_start
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _raised_in_worker(text: str) -> tuple[str, str] | None:
     raised = _RAISED.search(trace) if found else None
     if raised is None:
         return None
-    said = _SQLSTATE.sub("", raised["said"]).strip()
+    said = first_line(_SQLSTATE.sub("", raised["said"]))  # it may quote a row, which may be long
     frames = [frame for frame in _FRAME.finditer(trace) if not _is_of_library(frame["file"])]
     if not frames:
         return "", said
@@ -169,11 +169,11 @@ def row_error(error: BaseException) -> RowError | None:
         line, said = raised
         return RowError(said.partition(":")[0], f"{line}: {said}" if line else said)
     if malformed := _MALFORMED.search(text):
-        return RowError("MALFORMED_RECORD_IN_PARSING", _SQLSTATE.sub("", malformed[0]).strip())
+        return RowError("MALFORMED_RECORD_IN_PARSING", first_line(_SQLSTATE.sub("", malformed[0])))
     conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
     if not conditions or not _ROW_STATES.search(text, conditions[-1].start()):
         return None
-    return RowError(conditions[-1]["code"], _SQLSTATE.sub("", conditions[-1]["said"]).strip())
+    return RowError(conditions[-1]["code"], first_line(_SQLSTATE.sub("", conditions[-1]["said"])))
 
 
 def _source_of(trace: str, frame: re.Match[str]) -> str:
@@ -188,7 +188,7 @@ def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError |
     conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
     if not conditions:
         return None
-    said = _SQLSTATE.sub("", conditions[-1]["said"]).strip().rstrip(";.")
+    said = first_line(_SQLSTATE.sub("", conditions[-1]["said"])).rstrip(";.")
     if read := next((file for found in conditions if (file := _READ.search(found["said"]))), None):
         said = f"{read['file']}: {said}" if read["file"] not in said else said
     at = _own_line(error)

@@ -295,7 +295,7 @@ def _refuse_type(accepts: Accepts, place: str, path: str, kind: Any) -> None:
     if not _is_one(kind, accepts.types):
         raise InvalidRequest(
             f"column {path!r} is {_name_of(kind)}, which {place} has no type for: cast it, or write it as "
-            "text (to_json), in the sink's function"
+            "text (to_json), in the function that returns it"
         )
     match kind:
         case {"type": "struct", "fields": []}:

@@ -15,8 +15,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from dagster_ckpt.authoring.stage_settings import StageParticipant
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.model import FileKind, Record
 from dagster_ckpt.core.units import counted
@@ -104,6 +106,8 @@ _LATE = "late.json"
 class RowCounts(Record):
     """``rows/<batch>.json``: totals through a batch; with ``since``, of one checkpoint."""
 
+    model_config = ConfigDict(extra="ignore")  # limits, which lay here once
+
     format_version: Literal[1] = 1
     rows: int = 0
     """Rows that were judged."""
@@ -115,6 +119,8 @@ class RowCounts(Record):
     """Rows that watermarks dropped, as far as Spark's progress has told."""
     late_kept: int = 0
     """Late rows that are in the quarantine."""
+    read: int = 0
+    """Rows that came to a stage that keeps late ones: those are a share of them."""
     requeued: int = 0
     """Rows of the quarantine that were judged again."""
     orders: tuple[str, ...] = ()
@@ -123,10 +129,6 @@ class RowCounts(Record):
     """Newest batch that took some: only a table that shows it tells which rows are left."""
     bad_in: int | None = None
     """Newest batch with a row that broke a condition."""
-    at_most: str = ""
-    """Rows of one checkpoint that may break each, ``1 %`` or a number; empty: any."""
-    fails: bool = False
-    """A checkpoint with more of them fails."""
 
     def plus(self, rows: int, refused: int, broken: Mapping[str, int]) -> RowCounts:
         """Return the totals with a batch more."""
@@ -147,6 +149,7 @@ class RowCounts(Record):
                 "refused": self.refused - before.refused,
                 "late": self.late - before.late,
                 "late_kept": self.late_kept - before.late_kept,
+                "read": self.read - before.read,
                 "requeued": self.requeued - before.requeued,
                 "broken": {one: n - before.broken.get(one, 0) for one, n in self.broken.items()},
             }
@@ -214,14 +217,15 @@ def since(directory: StageDirectory, totals: RowCounts, completed: CheckpointId 
     return totals if before is None else totals.minus(before)
 
 
-def refuse_beyond(uid: str, counts: RowCounts) -> None:
-    """Raise Declined where more rows broke a condition than a checkpoint may have."""
-    beyond = {one: n for one, n in counts.broken.items() if is_beyond(counts.at_most, n, of=counts.rows)}
-    if counts.fails and beyond:
-        worst = max(beyond, key=lambda one: beyond[one])
+def refuse_beyond(uid: str, counts: RowCounts, asked: StageParticipant) -> None:
+    """Raise Declined where more rows broke a condition than a checkpoint may have, as its stage says it today."""
+    of = {one: counts.read if one == LATE else counts.rows for one in asked.judges if one in counts.broken}
+    beyond = {one: n for one, n in of.items() if is_beyond(asked.limit, counts.broken[one], of=n)}
+    if asked.fails and beyond:
+        worst = max(beyond, key=lambda one: counts.broken[one])
         raise Declined(
-            f"stage {uid!r}: {worst!r} does not hold for {beyond[worst]:,} of {counted(counts.rows, 'row')}, and "
-            f"at_most allows {counts.at_most}: raise it, or mend the rows"
+            f"stage {uid!r}: {worst!r} does not hold for {counts.broken[worst]:,} of {counted(of[worst], 'row')}, and "
+            f"at_most allows {asked.limit}: raise it, or restore a checkpoint from before them and mend the rows"
         )
 
 

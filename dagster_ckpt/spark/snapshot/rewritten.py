@@ -31,7 +31,7 @@ from dagster_ckpt.core.restore.parted import BARRIER_AT
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.spark.directories import IN_FLIGHT, StageDirectory
 from dagster_ckpt.spark.files import replace_whole
-from dagster_ckpt.spark.snapshot.batch_notes import FOLDER as ROWS
+from dagster_ckpt.spark.snapshot.batch_notes import COUNTS
 from dagster_ckpt.spark.snapshot.checkpoint_files import Unreadable
 from dagster_ckpt.spark.snapshot.state_files import PlannedFile
 
@@ -124,14 +124,14 @@ def is_of_part(path: str, part: QueryPart, snapshot: StageSnapshot) -> bool:
     folder, _, rest = path.partition("/")
     if folder == "sink":
         return part.has_sink
-    if folder == ROWS or path.startswith("query/state/"):
+    if folder == COUNTS or path.startswith("query/state/"):
         return part.has_state
     return folder != IN_FLIGHT or rest.partition("/")[0] in snapshot.input_positions
 
 
 def is_of_judge(path: str) -> bool:
     """Tell whether a sink that judges its rows no more needs a file of the stage that did."""
-    return not path.startswith(("sink/", f"{ROWS}/"))
+    return not path.startswith(("sink/", f"{COUNTS}/"))
 
 
 def count_on(stage: StageDirectory, judge: StageSnapshot, snapshot: StageSnapshot) -> None:

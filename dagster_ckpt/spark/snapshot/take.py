@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dagster_ckpt.authoring.stage_settings import StageParticipant
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPosition, StageUid
@@ -105,6 +106,8 @@ class StageSnapshotter:
     local_copies: Path | None = None
     """Where a copy of what is uploaded is kept on this machine (``local_backup``); None: nowhere."""
     threads: int = 4
+    participant: StageParticipant | None = None
+    """Sets how many bad rows a checkpoint may have; None: any."""
     _stored: dict[ObjectRef, Sequence[FileEntry]] = field(default_factory=dict)
     """File lists of the latest checkpoints, by the manifest that holds them: the next one builds on one of these."""
     _stamps: dict[ObjectRef, Mapping[str, tuple[int, int] | None]] = field(default_factory=dict)
@@ -198,7 +201,8 @@ class StageSnapshotter:
             (CheckpointId(one.checkpoint_id) for one in known if one.left_by is None), default=None
         )
         counts = since(self.directory, totals, completed)
-        refuse_beyond(self.uid, counts)
+        if self.participant is not None:
+            refuse_beyond(self.uid, counts, self.participant)
         return counts
 
     def _refuse_too_large(self, location: CheckpointLocation, files: Sequence[PlannedFile]) -> None:
@@ -306,6 +310,7 @@ class StageSnapshotter:
                 "broken": counts.broken,
                 "rows_late": counts.late,
                 "rows_late_kept": counts.late_kept,
+                "rows_read": counts.read,
                 "rows_requeued": counts.requeued,
                 "requeue_orders": counts.orders,
             }

@@ -308,6 +308,7 @@ def _snapshotter(setup: StageSetup, query: StageQuery) -> StageSnapshotter:
         directory=query.directory,
         coordinator=setup.coordinator,
         local_copies=setup.attempt.local_copies(query.uid),
+        participant=query.stage.participant,
     )
 
 

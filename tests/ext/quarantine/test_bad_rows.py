@@ -12,11 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -347,6 +349,11 @@ def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
     assert "stage 'clean': 'amount > 0' does not hold for 2 of 3 rows, and at_most allows 50 %" in refused
     lab.succeeds(sales(feed, limited, at_most=2, beyond="fail"))
     assert numbers(lab.tables / "quarantine" / "clean") == [2, 3]
+    put(feed, (4, "dan", 0))
+    refused = failure_text(lab.run(sales(feed, limited, at_most=0, beyond="fail")))
+    assert "does not hold for 1 of 1 row, and at_most allows 0" in refused
+    lab.succeeds(sales(feed, limited, at_most=1, beyond="fail"))  # no row came, and that is today's limit
+    assert numbers(lab.tables / "quarantine" / "clean") == [2, 3, 4]
 
 
 def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, Any]]:
@@ -516,7 +523,14 @@ def test_a_row_that_is_judged_again_is_compared_by_the_order_of_its_texts(lab: L
     ],
 )
 def test_rows_are_chosen_by_comparisons_alone(where: str, said: str) -> None:
-    row = {"condition": "it's", "tries": 2}
+    row = {"condition": "it's", "tries": 2, "stage": "old"}
+    assert [
+        bool(selected(f"stage {one}", row.__getitem__, ["new", "old"])) for one in ("= 'new'", "<> 'new'")
+    ] == [
+        True,
+        False,
+    ]
+    assert not selected("stage = 'new'", row.__getitem__), "names of another stage"
     assert selected("condition = 'it''s' and tries>=2", row.__getitem__)
     assert not selected("condition = 'it''s' AND tries <> 2", row.__getitem__)
     assert selected(" ", row.__getitem__) is None
@@ -540,7 +554,8 @@ def late_check(result: dg.ExecuteInProcessResult) -> tuple[bool, Any]:
     return late.passed, late.metadata["stages"].value
 
 
-KEEP = {"late": "keep"}
+KEEP = {"late": "keep", "at_most": "80 %", "beyond": "fail"}
+"""Of the rows that come: a stage may return none."""
 
 
 def late_orders(feed: Path, late: dict[str, Any] = KEEP) -> CheckpointedPipeline:
@@ -901,6 +916,7 @@ def test_a_function_that_fits_no_row_and_a_stage_with_state_are_refused(
         ({"expect": {}}, "give conditions in SQL"),
         ({"expect": "a > 0"}, "give conditions in SQL"),
         ({"expect": {" ": "drop"}}, "give a condition in SQL"),
+        ({"expect": {"late": "drop"}}, "as late rows are called: write '(late)'"),
         ({"expect": {f"a > {n}": "drop" for n in range(63)}}, "give at most 61"),
         ({"expect": {"a": "drop"}, "at_most": "many"}, "has at_most='many': give a number of rows"),
         ({"expect": {"a": "drop"}, "at_most": "101 %"}, "has at_most='101 %'"),
@@ -925,3 +941,83 @@ def test_impossible_conditions_are_refused_where_the_stage_is_defined(
             return orders
 
     assert said in str(refused.value)
+
+
+VALUES = """
+SELECT n, 0 AS amount, IF(n = 1, X'00FF80', IF(n = 2, X'', NULL)) AS `bi nary`,
+  IF(n = 1, 'a"\\\\\\n\\u00fc\\U0001F600', IF(n = 2, '', NULL)) AS `größe.t`,
+  CAST(IF(n = 1, '12345678901234567890.123456789012345678', '-0.000000000000000001') AS DECIMAL(38, 18)) AS exact,
+  CAST(repeat('9', 38) AS DECIMAL(38, 0)) AS `ti``ck`,
+  IF(n = 1, TIMESTAMP'9999-12-31 20:59:59.999999', IF(n = 2, TIMESTAMP'1890-01-01 00:00:00.000001',
+    TIMESTAMP'2026-10-25 02:30:00+02:00')) AS at,
+  IF(n = 1, TIMESTAMP_NTZ'9999-12-31 23:59:59.999999', TIMESTAMP_NTZ'2026-03-29 02:30:00') AS local,
+  IF(n = 1, DATE'9999-12-31', DATE'1583-01-01') AS day,
+  IF(n = 1, float('NaN'), IF(n = 2, float('-Infinity'), float(0.1))) AS f,
+  IF(n = 1, double('NaN'), IF(n = 2, -0.0D, 1e-310D)) AS d, IF(n = 3, NULL, n = 1) AS is_it,
+  CAST(-128 AS TINYINT) AS tiny, CAST(-32768 AS SMALLINT) AS small, -9223372036854775808L AS least,
+  IF(n = 1, array(1, NULL), IF(n = 2, CAST(array() AS ARRAY<INT>), NULL)) AS list,
+  IF(n = 1, named_struct('x y', 1, 'z', array('a', NULL)), IF(n = 2,
+    named_struct('x y', CAST(NULL AS INT), 'z', CAST(NULL AS ARRAY<STRING>)), NULL)) AS nested,
+  IF(n = 1, map('k', 1, 'z', NULL), IF(n = 2, CAST(map() AS MAP<STRING, INT>), NULL)) AS named
+FROM VALUES (1), (2), (3) AS t(n)
+"""
+"""Rows with the extremes of every type, under names of which Delta takes none."""
+
+
+def of_values(folder: Path, how: dict[str, Any], amount: str) -> CheckpointedPipeline:
+    @spark_source
+    def read(spark):  # type: ignore[no-untyped-def]
+        return spark.readStream.schema(spark.read.parquet(str(folder)).schema).parquet(str(folder))
+
+    @spark_stage(**how)
+    def clean(read):  # type: ignore[no-untyped-def]
+        return read.withColumn("amount", f.expr(amount))
+
+    @spark_sink
+    def values(clean):  # type: ignore[no-untyped-def]
+        return clean.toDF(*(f"c{number}" for number in range(len(clean.columns)))).withColumn(
+            "c16", f.col("c16").cast("struct<x: INT, z: ARRAY<STRING>>")
+        )
+
+    @checkpointed_pipeline(name="values")
+    def pipeline() -> None:
+        values(clean(read()))
+
+    return pipeline  # type: ignore[no-any-return]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("settings", "amounts"),
+    [
+        ([{"expect": {f"amount > {least}": "quarantine"}} for least in (0, -1)], ("amount", "amount")),
+        (
+            [{"on_error": "quarantine"}] * 2,
+            ("CAST(1 / amount AS INT)", "CAST(try_divide(1, amount) AS INT)"),
+        ),
+    ],
+)
+def test_a_row_comes_back_from_the_quarantine_as_it_was(
+    lab: Lab, tmp_path: Path, spark: SparkSession, settings: list[dict[str, Any]], amounts: tuple[str, str]
+) -> None:
+    """Names with blanks refused the stage; a time before its zone had whole minutes stayed in the quarantine."""
+    feed, (was, mended) = tmp_path / "feed", amounts
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        spark.sql(VALUES).coalesce(1).write.parquet(str(feed))
+        lab.succeeds(of_values(feed, settings[0], was))
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        again = of_values(feed, settings[1], mended)
+        [told] = order_requeue(again, lab.coordinator)
+        assert told.rows == 3
+        lab.succeeds(again)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    came = {row["c0"]: row for row in rows_in(lab.tables / "values")}
+    for wanted in pq.read_table(feed, coerce_int96_timestamp_unit="us").to_pylist():
+        found = [*came[wanted["n"]].values()]
+        told = [one.replace(tzinfo=None) if isinstance(one, datetime) else one for one in found]
+        assert [repr(one) for one in told[2:16]] == [repr(one) for one in [*wanted.values()][2:16]]
+        nested, named = wanted["nested"], wanted["named"]
+        assert found[16] == (None if nested is None else {"x": nested["x y"], "z": nested["z"]})
+        assert found[17] == named

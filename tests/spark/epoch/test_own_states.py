@@ -104,7 +104,12 @@ class Query:
             for log in ("commits", "offsets"):
                 (self.folder / "query" / log / str(self.committed)).write_text("v1\n{}")
         stage = SimpleNamespace(
-            state=self.made_by, names=("s", "s_before"), uid="s", partitions=self.partitions
+            state=self.made_by,
+            names=("s", "s_before"),
+            uid="s",
+            partitions=self.partitions,
+            fn=None,
+            role=None,
         )
         pipeline: Any = SimpleNamespace(
             authored=SimpleNamespace(stages={"s": stage} | states), members=lambda uid: ("s",)
@@ -169,7 +174,7 @@ def test_a_state_is_found_under_an_earlier_name_and_never_dropped_without_a_word
     (restored / "own").mkdir(parents=True)
     (restored / file.path).write_text(Path(str(file.source)).read_text().replace('"s"', '"s_before"'))
     assert Query(restored).start().of_function(StageUid("s")).rows == 2
-    gone = SimpleNamespace(state=None, names=("s_before",), uid="other")
+    gone = SimpleNamespace(state=None, names=("s_before",), uid="other", fn=None, role=None)
     with pytest.raises(InvalidRequest, match=r"'other' has a saved state .* put the class back"):
         Query(restored).start(other=gone)
     (restored / file.path).write_text("{")
@@ -494,3 +499,36 @@ def test_lists_beside_conditions_go_back_with_a_checkpoint_to_other_partitions(
     is_exact(4)
     kept = load_table(buffered(tmp_path, 4), "held", coordinator=lab.coordinator).to_arrow().to_pylist()
     assert ["five" in row["error"] for row in kept] == [True]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lab", [{"num_retained": 5}], indirect=True)
+def test_a_sinks_state_goes_on_where_its_rows_are_judged_from_now_on_and_no_more(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """It was said to declare no state any more."""
+    feed = Numbers(tmp_path / "numbers")
+
+    def run(**settings: Any) -> None:
+        @spark_source
+        def numbers(spark):  # type: ignore[no-untyped-def]
+            return read_numbers(spark, tmp_path / "numbers")
+
+        @spark_sink(state=Numbering, **settings)
+        def rows(numbers):  # type: ignore[no-untyped-def]
+            return numbers.selectExpr("n", "-1 AS before")
+
+        @checkpointed_pipeline(name="judged")
+        def pipeline() -> None:
+            rows(numbers())
+
+        lab.succeeds(pipeline, **restore)
+
+    restore: dict[str, Any] = {}
+    for count, settings in ((5, {}), (3, {"expect": {"n >= 0": "quarantine"}}), (2, {})):
+        feed.put(count)
+        run(**settings)
+    assert shown(lab.tables) == truth(5, 3, 2)
+    restore = {"restore_from": "chk-2"}
+    run(expect={"n >= 0": "quarantine"})
+    assert shown(lab.tables) == truth(5, 3, 2)
