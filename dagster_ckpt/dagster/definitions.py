@@ -252,7 +252,13 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
         resources.update(own_resources(each.pipeline.name, bound))
     return dg.Definitions(
         jobs=[job for each in deployed for job in each.jobs.all],
-        assets=[asset for each in deployed for asset in _assets_of(each)],
+        assets=[
+            asset
+            for each in deployed
+            for asset in _assets(
+                each.pipeline, each.options, page=each.coordinator.page_of(each.pipeline.name)
+            )
+        ],
         asset_checks=[check for each in deployed for check in _checks(each.pipeline, each.options)],
         sensors=list(sensors),
         schedules=[
@@ -265,10 +271,6 @@ def _definitions(deployed: Sequence[_Deployed], sensors: Sequence[dg.SensorDefin
         ],
         resources=resources,
     )
-
-
-def _assets_of(each: _Deployed) -> Iterator[dg.AssetSpec | dg.AssetsDefinition]:
-    return _assets(each.pipeline, each.options, page=each.coordinator.page_of(each.pipeline.name))
 
 
 def _assets(

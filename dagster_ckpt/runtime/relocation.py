@@ -19,7 +19,6 @@ from dagster_ckpt.core.checkpoint.record import (
 from dagster_ckpt.core.paths import SnapshotLocation, is_in_store, same_place
 from dagster_ckpt.core.restore.facts import RestoreLine
 from dagster_ckpt.errors import Corrupt, NotFound
-from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.runtime.attempt_setup import AttemptSetup
 from dagster_ckpt.runtime.files import handles_of
 from dagster_ckpt.runtime.stored import read_metadata
@@ -112,7 +111,7 @@ class _Moves:
         metadata = read_metadata(storage, own.folder, recorded=recorded)
         needed = {handle.key for handle in handles_of(storage, metadata, self._setup.read_manifest)}
         if self._there is None:
-            self._there = _all_keys(storage, self._setup.graph.pipeline)
+            self._there = {found.key for found in storage.list(self._setup.graph.pipeline)}
         if missing := needed - self._there:
             raise NotFound(f"{storage.base_uri}/{min(missing)} is not there")
 
@@ -123,10 +122,6 @@ def _reads(look: Callable[[], object]) -> bool:
     except (NotFound, Corrupt):
         return False
     return True
-
-
-def _all_keys(storage: CheckpointStorage, pipeline: str) -> set[str]:
-    return {found.key for found in storage.list(pipeline)}
 
 
 def _is_away(setup: AttemptSetup, location: SnapshotLocation | None) -> bool:

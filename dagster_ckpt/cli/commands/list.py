@@ -19,7 +19,6 @@ from dagster_ckpt.operations.deployment import load_record, readers_of
 from dagster_ckpt.operations.snapshots.catalog import (
     PipelineSummary,
     SnapshotSummary,
-    StoredFolder,
     list_history,
     list_snapshots,
     list_storage,
@@ -232,7 +231,9 @@ def _list_storage(work: Invocation, pipeline: str, limit: int | None) -> None:
     if not uris:
         raise InvalidRequest("say where to look: --base DIR, or --storage URI and --savepoints URI")
     everything = [folder for uri in uris for folder in list_storage(locations.open_storage(uri))]
-    found = [one for one in everything if not pipeline or _pipeline_of(one) in (pipeline, "")][:limit]
+    found = [
+        one for one in everything if not pipeline or one.metadata is None or one.metadata.pipeline == pipeline
+    ][:limit]
     work.output.result(found)
     if not found:
         whose = f" of {pipeline}" if pipeline else ""
@@ -240,11 +241,6 @@ def _list_storage(work: Invocation, pipeline: str, limit: int | None) -> None:
         return
     rows = [_stored_row(folder.uri, folder.metadata, folder.problem) for folder in found]
     work.output.table("", ("pipeline", "kind", "id>", "completed", "size>", "name", "place"), rows)
-
-
-def _pipeline_of(folder: StoredFolder) -> str:
-    """Return whose snapshot it is; empty: it cannot be read."""
-    return "" if folder.metadata is None else folder.metadata.pipeline
 
 
 def _stored_row(uri: str, metadata: CheckpointMetadata | None, problem: str) -> tuple[Any, ...]:

@@ -85,7 +85,7 @@ def abort(
     writers = (
         ()
         if progress.is_triggering and progress.phase is not Phase.TRIGGERING
-        else _writers(progress, pending, ended)
+        else tuple(uid for uid in progress.outstanding(pending) if uid not in ended)
     )
     record = _aborted_record(state.record, pending, reason, message, writers, keep_files=keep_files)
     after = _without(replace(state, record=record.model_copy(update={"failures": counter})), checkpoint_id)
@@ -127,10 +127,6 @@ def _why_failed(pending: PendingRecord, reason: CheckpointFailureReason, message
     if pending.properties.kind.is_synchronous:
         return f"Savepoint {number}, with which the run was to stop, failed at a stage ({why})"
     return f"Checkpoint {number} failed and no more failures are tolerable ({why})"
-
-
-def _writers(progress: PendingState, pending: PendingRecord, ended: frozenset[str]) -> tuple[str, ...]:
-    return tuple(uid for uid in progress.outstanding(pending) if uid not in ended)
 
 
 def _aborted_record(

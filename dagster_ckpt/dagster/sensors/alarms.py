@@ -264,7 +264,7 @@ def horizon_tick(
             return dg.SkipReason("the pipeline has not run yet")
         except Unavailable as error:
             return dg.SkipReason(f"nothing is known of the snapshots: {error}")
-        now = _near(found)
+        now = {one.key: "near" if one.is_restorable else "gone" for one in found if one.is_near(NEAR_DAYS)}
         news = [one for one in found if now.get(one.key, told.get(one.key)) != told.get(one.key)]
         for one in news:
             context.log.warning(one.sentence())
@@ -273,10 +273,6 @@ def horizon_tick(
         return _horizon_result(pipeline.name, found, told=told, now=now)
 
     return tick
-
-
-def _near(found: Sequence[Horizon]) -> dict[str, str]:
-    return {one.key: "near" if one.is_restorable else "gone" for one in found if one.is_near(NEAR_DAYS)}
 
 
 def _horizon_result(

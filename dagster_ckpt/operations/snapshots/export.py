@@ -254,9 +254,10 @@ def facts_of_snapshot(stored: StoredSnapshot, shown: int | None = None) -> Expor
     ``shown``: the newest checkpoint that all tables of its pipeline show; None: it is not known.
     """
     metadata = stored.metadata
+    without = {"manifest": None, "subtask_handles": None, "coordinator_state": None}
     bare = metadata.model_copy(
         update={
-            "stages": tuple(_bare(stage) for stage in metadata.stages),
+            "stages": tuple(stage.model_copy(update=without) for stage in metadata.stages),
             "master_states": dict.fromkeys(metadata.master_states, ""),
         }
     )
@@ -283,10 +284,6 @@ def facts_of_found(deployment: Deployment, found: FoundSnapshot) -> ExportedFact
     """Return the facts of a snapshot, of which the coordinator store knows whether its rows are shown."""
     record = RecordStore(deployment.store).record(found.pipeline)
     return facts_of_snapshot(found.stored, None if record is None else record.shown_id)
-
-
-def _bare(stage: StageSnapshot) -> StageSnapshot:
-    return stage.model_copy(update={"manifest": None, "subtask_handles": None, "coordinator_state": None})
 
 
 def _stage_facts(stored: StoredSnapshot, stage: StageSnapshot) -> StageFacts:

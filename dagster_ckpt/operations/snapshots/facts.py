@@ -134,7 +134,7 @@ def survey(deployment: Deployment, gathered: Gathered) -> Listing:
     here = deployment.storage
     over = gathered.over | frozenset(_forgotten(found, gathered))
     needed = _Needed()
-    local = [location for location in gathered.needed if _is_at(location, here)]
+    local = [location for location in gathered.needed if same_place(location.base_uri, here.base_uri)]
     for location in local:
         _add(needed, here, location.folder, recorded=gathered.checksums.get(location.uri, ""))
     unrecorded = tuple(_unrecorded(found, gathered.pipeline, over, here, local))
@@ -152,10 +152,6 @@ def survey(deployment: Deployment, gathered: Gathered) -> Listing:
         unrecorded=unrecorded,
         obstacles=tuple(needed.obstacles),
     )
-
-
-def _is_at(location: SnapshotLocation, storage: CheckpointStorage) -> bool:
-    return same_place(location.base_uri, storage.base_uri)
 
 
 def _add(needed: _Needed, storage: CheckpointStorage, folder: str, *, recorded: str = "") -> None:
