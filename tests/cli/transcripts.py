@@ -6,9 +6,11 @@ import os
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from unittest.mock import patch
 
 from click.testing import CliRunner
@@ -68,8 +70,16 @@ def _answer(words: str, base: Path) -> str:
 
 @contextmanager
 def _deployment() -> Iterator[Path]:
-    """A pipeline with two checkpoints, one of them kept for its hour, a savepoint and what became of others."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A pipeline with two checkpoints, one of them kept for its hour, a savepoint and what became of others.
+
+    Names and durations in its files are the same each time: sizes on the page are of them.
+    """
+    names = Random(0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
+        patch.object(time, "perf_counter", lambda: 0.0),
+    ):
         base = Path(folder) / "sales"
         store = SqlCoordinatorStore(f"sqlite:///{base / 'coordinator.db'}")
         world = World(Path(folder) / "queries", store=store)
