@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.java import process as java_process
+from dagster_ckpt.spark.java.sessions import end_quietly
 from dagster_ckpt.spark.session import build_session
 
 
@@ -66,12 +67,26 @@ def test_a_session_whose_java_has_ended_is_forgotten_without_being_asked(java: A
     assert SparkContext._jvm is None
 
 
-def test_a_session_whose_java_ends_while_it_is_stopped_is_forgotten(java: Any) -> None:
+def test_a_session_whose_java_ends_while_it_is_stopped_is_forgotten(
+    java: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session: Any = Session()
+    quiet: list[Any] = []
+    monkeypatch.setattr(java_process, "end_quietly", quiet.append)
     session.before, session.stop = session.stop, lambda: (java.stdin.close(), session.before())
     java_process.stop_session(session)
+    assert quiet == [session]
     assert session.asked == 1
     assert SparkContext._gateway is None
+
+
+def test_the_upkeep_of_state_does_not_warn_of_a_context_that_ends(spark: SparkSession) -> None:
+    log4j: Any = spark._jvm.org.apache.logging.log4j
+    store = "org.apache.spark.sql.execution.streaming.state.StateStore"
+    before = log4j.LogManager.getLogger(store).getLevel()
+    end_quietly(spark)
+    assert str(log4j.LogManager.getLogger(store).getLevel()) == "ERROR"
+    log4j.core.config.Configurator.setLevel(store, before)
 
 
 def test_a_session_that_cannot_be_stopped_while_java_runs_says_why(

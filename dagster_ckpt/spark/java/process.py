@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import causes, shows_traces
+from dagster_ckpt.spark.java.sessions import end_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,6 +139,7 @@ def stop_session(session: SparkSession) -> None:
     if java_has_ended():
         forget_java()
         return
+    end_quietly(session)
     try:
         session.stop()
     except Exception:

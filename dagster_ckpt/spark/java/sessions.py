@@ -48,6 +48,14 @@ def log_each_error_once(spark: SparkSession) -> None:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
+def end_quietly(spark: SparkSession) -> None:
+    """Turn off the warnings of a state store, whose upkeep comes by while Java ends and finds no context any more."""
+    store = "org.apache.spark.sql.execution.streaming.state.StateStore"
+    with suppress(Exception):  # Java has ended
+        log4j = spark._jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(store, log4j.Level.ERROR)
+
+
 def keep_errors_off_the_console() -> None:
     """Let PySpark print no page of JSON for an error that it raises, too (since 4.0)."""
     with suppress(ImportError):

@@ -85,7 +85,8 @@ class Judge:
         from pyspark.sql import functions
 
         refused_by = reduce(or_, (broken(frame, rule) for rule in self.rules))
-        refused = functions.raise_error(functions.lit(MARK)).cast("boolean")
+        # Not `lit`: the first one of a process imports pandas.
+        refused = functions.expr(f"raise_error('{MARK}')").cast("boolean")
         return frame.where(functions.when(refused_by, refused).otherwise(True))
 
 
