@@ -31,9 +31,9 @@ def canonical(document: Any) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def first_problem(error: ValidationError, of: str = "the document") -> str:
-    """Return the first thing that a record refuses, as ``place: reason``; ``of``: the place where it is the whole."""
-    return problems(error, of, most=1)
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that a record refuses, as ``place: reason``."""
+    return problems(error, most=1)
 
 
 def problems(error: ValidationError, of: str = "the document", *, most: int = 3) -> str:

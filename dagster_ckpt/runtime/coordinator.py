@@ -151,15 +151,14 @@ class CheckpointCoordinator(CoordinatorView):
         status: StageStatus,
         subtask: int | None = None,
         *,
-        number: int | None = None,
         keeps_position: bool = False,
     ) -> None:
         """Take the status of a stage, or of one subtask. After one that is over the next begins a new try.
 
-        A stage that is never reported is taken to run. ``number``: which try it is, where the caller counts them.
-        ``keeps_position``: it has FINISHED, and the caller goes on acknowledging the position it ended at.
+        A stage that is never reported is taken to run. ``keeps_position``: it has FINISHED, and the caller goes on
+        acknowledging the position it ended at.
         """
-        self._loop.submit(i.StageReported(uid, status, subtask, number, keeps_position))
+        self._loop.submit(i.StageReported(uid, status, subtask, keeps_position))
 
     def report_end_of_data(self, uid: StageUid, subtask: int | None = None) -> None:
         """Note that a stage has consumed its bounded input; after the last the final checkpoint is triggered."""

@@ -243,14 +243,13 @@ class Background(Protocol):
 class ThreadBackground:
     """Deletions in a few threads that exist only while there is work."""
 
-    def __init__(self, threads: int = 2) -> None:
-        self._threads = threads
+    def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run ``work`` in a thread."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="checkpoint-cleaner")
+            self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint-cleaner")
         self._pool.submit(work)
 
     def drain(self) -> None:

@@ -138,8 +138,6 @@ class PendingState:
     """The same as stored, to notice when another process moved it."""
     is_savepoint: bool = False
     """Its files are the user's: none of them is shared with a checkpoint."""
-    request_number: int | None = None
-    """Request that triggered it; None in a process that attached later."""
     handles: Mapping[StageUid, tuple[StateHandle, ...]] = field(default_factory=dict)
     """Files of the stages that acknowledged as a whole, as far as this process heard them."""
     subtask_metrics: Mapping[StageUid, Mapping[int, SnapshotMetrics]] = field(default_factory=dict)
@@ -174,7 +172,6 @@ def begin_progress(
     deadline: float,
     deadline_at: float,
     is_savepoint: bool,
-    request_number: int,
 ) -> PendingState:
     """Return the progress of a checkpoint just triggered."""
     stages = {
@@ -196,7 +193,6 @@ def begin_progress(
         deadline=deadline,
         deadline_at=deadline_at,
         is_savepoint=is_savepoint,
-        request_number=request_number,
     )
 
 

@@ -94,9 +94,7 @@ class StageTasks:
         """Mask of those whose part belongs to a checkpoint that is triggered now."""
         return self.running | (self.finished if self.keeps_position else 0)
 
-    def reported(
-        self, whose: range, status: StageStatus, number: int | None, *, keeps_position: bool = False
-    ) -> StageTasks:
+    def reported(self, whose: range, status: StageStatus, *, keeps_position: bool = False) -> StageTasks:
         """Return these subtasks after a report about some; after a try that is over, a new one begins."""
         mask = ((1 << len(whose)) - 1) << whose.start
         is_ready = status in (StageStatus.RUNNING, StageStatus.FINISHED)
@@ -110,7 +108,7 @@ class StageTasks:
             unready=self.unready & ~mask if is_ready else self.unready | mask,
             end_of_data=self.end_of_data & ~begun_again,
             statuses=statuses,
-            numbers=self._numbers_after(whose, number, begun_again),
+            numbers=self._numbers_after(begun_again),
             keeps_position=status is StageStatus.FINISHED and (keeps_position or self.keeps_position),
         )
 
@@ -118,9 +116,7 @@ class StageTasks:
         """Mask of the subtasks whose current try is over."""
         return self.finished | sum(1 << index for index, s in self.statuses.items() if s.is_over)
 
-    def _numbers_after(self, whose: range, number: int | None, begun_again: int) -> Mapping[int, int]:
-        if number is not None:
-            return {**self.numbers, **dict.fromkeys(whose, number)}
+    def _numbers_after(self, begun_again: int) -> Mapping[int, int]:
         if not begun_again:
             return self.numbers
         return {**self.numbers, **{i: self.number_of(i) + 1 for i in bits(begun_again)}}
@@ -151,18 +147,12 @@ class TaskTable:
             ) from None
 
     def reported(
-        self,
-        uid: StageUid,
-        status: StageStatus,
-        *,
-        subtask: int | None,
-        number: int | None,
-        keeps_position: bool = False,
+        self, uid: StageUid, status: StageStatus, *, subtask: int | None, keeps_position: bool = False
     ) -> TaskTable:
         """Return the table after a report about one subtask, or about all (``subtask`` None)."""
         tasks = self.stage(uid)
         whose = self._indices(tasks, subtask)
-        changed = tasks.reported(whose, status, number, keeps_position=keeps_position)
+        changed = tasks.reported(whose, status, keeps_position=keeps_position)
         return replace(self, stages={**self.stages, uid: changed})
 
     def at_end_of_data(self, uid: StageUid, *, subtask: int | None) -> TaskTable:

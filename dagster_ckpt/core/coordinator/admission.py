@@ -137,9 +137,7 @@ def reject(
             request_id=wanted.request_id, rejected=reason.name, message=outcome.message
         )
         after = with_operation(state, operation)
-    told = CheckpointRejected(
-        request=wanted, request_number=queued.number, reason=reason, message=outcome.message
-    )
+    told = CheckpointRejected(request=wanted, reason=reason, message=outcome.message)
     decision = Decision(state=after, answer=outcome).telling(told)
     if wanted.kind.is_synchronous:
         return decision.then(with_savepoint_result, None, SavepointFailed(reason, message), now)

@@ -149,7 +149,6 @@ class CheckpointTriggered:
     checkpoint_id: CheckpointId
     kind: CheckpointKind
     request: CheckpointRequest
-    request_number: int
     triggered_at: float
 
 
@@ -158,7 +157,6 @@ class CheckpointRejected:
     """A request never became a checkpoint (pre-flight)."""
 
     request: CheckpointRequest
-    request_number: int
     reason: CheckpointFailureReason
     message: str
 

@@ -48,12 +48,11 @@ class TablesChange:
 
 @dataclass(frozen=True, slots=True)
 class StageReported:
-    """A stage, or one subtask, has changed its status; ``number`` is its try where the caller counts them."""
+    """A stage, or one subtask, has changed its status."""
 
     uid: StageUid
     status: StageStatus
     subtask: int | None
-    number: int | None
     keeps_position: bool = False
     """It has FINISHED, and its host goes on storing the position it ended at."""
 

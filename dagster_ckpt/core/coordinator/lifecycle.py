@@ -100,11 +100,7 @@ def renotified(state: CoordinatorState) -> tuple[SendComplete, ...]:
 def stage_reported(state: CoordinatorState, input: StageReported, now: Now, draw: float) -> Decision:
     """Take a status: it may switch the timer, end a checkpoint that waits for the stage, or end a stop."""
     tasks = state.tasks.reported(
-        input.uid,
-        input.status,
-        subtask=input.subtask,
-        number=input.number,
-        keeps_position=input.keeps_position,
+        input.uid, input.status, subtask=input.subtask, keeps_position=input.keeps_position
     )
     noted = noting_the_end(replace(state, tasks=tasks), input.uid, input.status)
     decision = sync_activation(noted, now, draw)

@@ -143,7 +143,6 @@ def _begun(state: CoordinatorState, queued: QueuedRequest, plan: CheckpointPlan,
         deadline=now.monotonic + state.config.timeout,
         deadline_at=pending.deadline_at,
         is_savepoint=wanted.kind.is_savepoint,
-        request_number=queued.number,
     )
     counts = state.record.counts
     after = state.with_record(
@@ -162,7 +161,6 @@ def _begun(state: CoordinatorState, queued: QueuedRequest, plan: CheckpointPlan,
         checkpoint_id=number,
         kind=pending.properties.kind,
         request=wanted,
-        request_number=queued.number,
         triggered_at=now.wall,
     )
     history = (pending_statistics(after, pending, progress),)

@@ -25,7 +25,7 @@ def table(graph: PipelineGraph, finished: dict[str, list[int]]) -> TaskTable:
     tasks = TaskTable.of(graph, CoordinatorEpoch(1))
     for uid, indices in finished.items():
         for index in indices:
-            tasks = tasks.reported(StageUid(uid), StageStatus.FINISHED, subtask=index, number=None)
+            tasks = tasks.reported(StageUid(uid), StageStatus.FINISHED, subtask=index)
     return tasks
 
 
@@ -121,7 +121,7 @@ def test_a_task_that_does_not_run_makes_the_plan_impossible() -> None:
     graph = build_graph("p", {"s": 2}, [], frozenset())
     for status in (StageStatus.CREATED, StageStatus.DEPLOYING, StageStatus.INITIALIZING, StageStatus.FAILED):
         tasks = TaskTable.of(graph, CoordinatorEpoch(1))
-        tasks = tasks.reported(StageUid("s"), status, subtask=1, number=None)
+        tasks = tasks.reported(StageUid("s"), status, subtask=1)
         made = calculate_plan(graph, tasks, after_tasks_finish=True)
         assert made == NotPossible(f"Subtask 1 of stage 's' is {status}, not running.")
 

@@ -236,7 +236,6 @@ def test_a_minimum_pause_is_no_warning(play: Play) -> None:
     def story(stream: Stream) -> None:
         rejected = CheckpointRejected(
             request=CheckpointRequest(),
-            request_number=1,
             reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
             message="",
         )
