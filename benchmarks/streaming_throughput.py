@@ -2,8 +2,9 @@
 
     python -m benchmarks.streaming_throughput [--rows 6000000] [--files 60] [--only WAY ...] [--append | --tables]
 
-The same work by one bare Spark query, and by stages: with a channel at every boundary, with one channel (in front of
-the keyed count), and as one chain; each without checkpoints and with one every second. With ``--append`` nothing is
+The same work by one bare Spark query, by two with Parquet files between them (what Spark itself takes for a channel),
+and by stages: with a channel at every boundary, with one channel (in front of the keyed count), and as one chain; each
+without checkpoints and with one every second. With ``--append`` nothing is
 counted: every row is appended to a table, which the bare query writes with Spark's own file sink, and once more from
 ``foreachBatch``. Time from the first batch of the source to the commit of the last stage's last row, the ways taking
 turns in alternating order, medians over the rounds; and the processor time of that span, which other work distorts
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 SCHEMA = "id LONG, value LONG"
 BARE, BARE_IN_OURS = "bare query", "bare query in our session"
 """The first writes its files as Spark does by itself; the other has our session's settings, as the stages have."""
+HOP = "two bare queries in our session, Parquet files between them"
 FOR_EACH_BATCH = "bare foreachBatch in our session"
 """As all queries of stages write: the batch is handed on as an RDD and planned a second time."""
 STAGED: dict[str, dict[str, Any]] = {
@@ -177,6 +179,31 @@ def run_fused(
     return cost
 
 
+def run_hop(spark: SparkSession, data: Path, folder: Path, batches: int, per_batch: int) -> Cost:
+    """Let one bare query write the projected rows to files by Spark's sink, and another one count what is in them."""
+    arriving, between = folder / "bare" / "arriving", folder / "between"
+    arriving.mkdir(parents=True)
+    between.mkdir()
+    rows = transform(source_of(spark, arriving, per_batch))
+    read = spark.readStream.schema(rows.schema).option("maxFileAge", "9999d").parquet(str(between))
+    writers = {"first": writer_of(rows, between, append=True, for_each=False)}
+    writers["second"] = writer_of(read, folder / "out", append=False, for_each=True)
+    first, second = (
+        writer.option("checkpointLocation", str(folder / name)).start() for name, writer in writers.items()
+    )
+    wait(lambda: not any(str(one.status["message"]).startswith("Initializing") for one in (first, second)))
+    meter = Meter()
+    for path in sorted(data.iterdir()):
+        (arriving / path.name).hardlink_to(path)
+    last = folder / "first" / "commits" / str(batches - 1)
+    wait(lambda: last.exists() or not first.isActive, every=LOOKS_S)
+    second.processAllAvailable()
+    cost = meter.read()
+    first.stop()
+    second.stop()
+    return cost
+
+
 def run_staged(
     spark: SparkSession,
     data: Path,
@@ -222,7 +249,7 @@ def main() -> None:
     given = parser.parse_args()
     given.append |= given.tables
     ways = TABLES if given.tables else {name: STAGED[name] for name in given.only}
-    bare = (BARE, BARE_IN_OURS, FOR_EACH_BATCH) if given.append else (BARE, BARE_IN_OURS)
+    bare = (BARE, BARE_IN_OURS, FOR_EACH_BATCH if given.append else HOP)
     costs: dict[str, list[Cost]] = {name: [] for name in (*bare, *ways)}
     checkpoints: dict[str, list[int]] = {name: [] for name in ways}
     batches = -(-given.files // given.per_batch)
@@ -234,7 +261,9 @@ def main() -> None:
             order = list(costs) if number % 2 == 0 else list(reversed(costs))
             for at, name in enumerate(order):
                 place = here / str(at)
-                if name in bare:
+                if name == HOP:
+                    cost = run_hop(spark, data, place, batches, given.per_batch)
+                elif name in bare:
                     with as_spark_writes(spark) if name == BARE else nullcontext():
                         how: dict[str, Any] = {"append": given.append, "for_each": name == FOR_EACH_BATCH}
                         how["queries"] = 3 if given.tables else 1

@@ -56,13 +56,13 @@ class LocalKeys:
         self._is_durable = durability is Durability.POWER_LOSS
         self._unsynced = WriteBehind(root)
         self._buffers = threading.local()
-        self._open_partial: Callable[[Path], tuple[int, Path | None]] = (
+        self._open_partial: Callable[[str], tuple[int, Path | None]] = (
             _open_nameless if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd") else _open_named
         )
 
     def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
         """Store the content; a missing source raises FileNotFoundError with the source's name."""
-        target = self._root / key
+        target = f"{self._root}/{key}"
         self._refuse_links(key.rpartition("/")[0])
         if os.path.lexists(target):
             return AlreadyExists(key)
@@ -137,17 +137,17 @@ class LocalKeys:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=opened)
         for folder in folders:
-            self._prune(self._root / folder)
+            self._prune(folder)
 
-    def _prune(self, folder: Path) -> None:
-        while folder != self._root:
+    def _prune(self, folder: str) -> None:
+        while folder:
             try:
-                os.rmdir(folder)
+                os.rmdir(f"{self._root}/{folder}")
             except FileNotFoundError:
                 pass
             except OSError:
                 return
-            folder = folder.parent
+            folder = folder.rpartition("/")[0]
 
     @contextmanager
     def _folder(self, folder: str) -> Iterator[int]:
@@ -188,30 +188,30 @@ class LocalKeys:
                     "remove it, or name the place it leads to"
                 )
 
-    def _create_from_file(self, key: str, target: Path, source: Path) -> Digest | AlreadyExists:
+    def _create_from_file(self, key: str, target: str, source: Path) -> Digest | AlreadyExists:
         reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             result = self._publish(key, target, partial(self._copy, reading))
         finally:
             os.close(reading)
         if self._is_durable:
-            self._unsynced.note(target)
+            self._unsynced.note(Path(target))
         return result
 
-    def _create_from_bytes(self, key: str, target: Path, content: bytes) -> Digest | AlreadyExists:
+    def _create_from_bytes(self, key: str, target: str, content: bytes) -> Digest | AlreadyExists:
         if not self._is_durable:
             return self._publish(key, target, partial(_write_bytes, content))
         self._unsynced.flush()
         result = self._publish(key, target, partial(_write_synced, content))
         # A journal is sequential: with this folder's entry on disk, entries made before it are there too.
         with suppress(FileNotFoundError):
-            sync(target.parent)
+            sync(Path(target).parent)
         return result
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def _publish(self, key: str, target: Path, fill: Callable[[int], Digest]) -> Digest | AlreadyExists:
-        fd, named = self._open_in(target.parent)
+    def _publish(self, key: str, target: str, fill: Callable[[int], Digest]) -> Digest | AlreadyExists:
+        fd, named = self._open_in(target.rpartition("/")[0])
         try:
             digest = fill(fd)
             if not self._link(fd, named, target):
@@ -222,12 +222,12 @@ class LocalKeys:
                 named.unlink(missing_ok=True)
         return digest
 
-    def _open_in(self, folder: Path) -> tuple[int, Path | None]:
+    def _open_in(self, folder: str) -> tuple[int, Path | None]:
         for _ in range(_TRIES):
             try:
                 return self._open_partial(folder)
             except FileNotFoundError:
-                folder.mkdir(parents=True, exist_ok=True)
+                os.makedirs(folder, exist_ok=True)
             except OSError as error:
                 if self._open_partial is _open_named or error.errno not in (
                     errno.EOPNOTSUPP,
@@ -238,20 +238,20 @@ class LocalKeys:
                 self._open_partial = _open_named
         return self._open_partial(folder)
 
-    def _link(self, fd: int, named: Path | None, target: Path) -> bool:
+    def _link(self, fd: int, named: Path | None, target: str) -> bool:
         """Give the content its key; False when the key is taken."""
         for _ in range(_TRIES):
             try:
                 _link_once(fd, named, target)
             except FileNotFoundError:
-                target.parent.mkdir(parents=True, exist_ok=True)
+                os.makedirs(target.rpartition("/")[0], exist_ok=True)
                 continue
             except FileExistsError:
                 # A network file system may report our own link, repeated after a lost answer, as another's.
                 if named is None or os.fstat(fd).st_nlink != 2:
                     return False
             return True
-        raise FileNotFoundError(errno.ENOENT, "the folder is removed again and again", str(target.parent))
+        raise FileNotFoundError(errno.ENOENT, "the folder is removed again and again", target)
 
     def _copy(self, reading: int, writing: int) -> Digest:
         if not hasattr(self._buffers, "chunk"):
@@ -295,16 +295,16 @@ def _partial_beside(target: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def _open_nameless(folder: Path) -> tuple[int, Path | None]:
+def _open_nameless(folder: str) -> tuple[int, Path | None]:
     return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666), None
 
 
-def _open_named(folder: Path) -> tuple[int, Path | None]:
-    named = folder / partial_name()
+def _open_named(folder: str) -> tuple[int, Path | None]:
+    named = Path(folder, partial_name())
     return os.open(named, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), named
 
 
-def _link_once(fd: int, named: Path | None, target: Path) -> None:
+def _link_once(fd: int, named: Path | None, target: str) -> None:
     if named is None:
         # A folder descriptor makes Python call linkat(AT_SYMLINK_FOLLOW), which a nameless file needs.
         os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd, follow_symlinks=True)
@@ -315,7 +315,7 @@ def _link_once(fd: int, named: Path | None, target: Path) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
         if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, "the key is taken", str(target)) from None
+            raise FileExistsError(errno.EEXIST, "the key is taken", target) from None
         os.rename(named, target)
 
 

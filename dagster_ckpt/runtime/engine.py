@@ -267,7 +267,8 @@ def _id_not_stored(error: Exception) -> str:
 def _changed_fields(before: CoordinatorRecord, after: CoordinatorRecord) -> list[str]:
     if before is after:
         return []
-    return [n for n in CoordinatorRecord.model_fields if getattr(before, n) is not getattr(after, n)]
+    was, now = before.__dict__, after.__dict__
+    return [name for name in CoordinatorRecord.model_fields if was[name] is not now[name]]
 
 
 def _transitions(before: CoordinatorRecord, after: CoordinatorRecord) -> list[str]:

@@ -304,6 +304,8 @@ class EventLoop:
 
     def clean(self) -> None:
         """Begin the deletions that are due and whose reason is stored."""
+        if not self.engine.state.record.cleanup:
+            return
         with self._cleaning:
             stored = {c.checkpoint_id for c in self.engine.stored.cleanup}
             retained = self.engine.state.record.completed

@@ -31,7 +31,7 @@ from dagster_ckpt.ext.attach.fork import ForkBeginning
 from dagster_ckpt.ext.attach.idle import DEFAULTS, program_deployment
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import AttachedStage, ProgramDirectory
-from dagster_ckpt.ext.attach.queries import NO_PART, Queries, local_place, table_location
+from dagster_ckpt.ext.attach.queries import NO_PART, Queries, local_place, may_drop_rows, table_location
 from dagster_ckpt.ext.attach.restore import ProgramRestore, was_interrupted
 from dagster_ckpt.ext.attach.sinks import line_of
 from dagster_ckpt.ext.attach.writers import WriterNotes, WriterPatch, refuse_connect, speak
@@ -323,7 +323,9 @@ class Attachment:
         if self.is_quiet and not self._queries:
             log_each_error_once(frame.sparkSession)
         self._queries[StageUid(stage.uid)] = query
-        self._meters[StageUid(stage.uid)] = BatchMeter()
+        self._meters.pop(StageUid(stage.uid), None)
+        if may_drop_rows(frame):  # else asking Spark how many takes a tenth of a checkpoint
+            self._meters[StageUid(stage.uid)] = BatchMeter()
         self._were_there.add(stage.uid)
         self._directory.note_begun(stage.uid)
         if told.table and not stage.writes:

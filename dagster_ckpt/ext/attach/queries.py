@@ -17,7 +17,7 @@ from dagster_ckpt.ext.attach.fork import in_fork, refuse_reader
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage
 from dagster_ckpt.ext.attach.steps import bound_values, is_bound_alike, lasting_values
 from dagster_ckpt.ext.attach.writers import CHECKPOINT_LOCATION, WriterNotes
-from dagster_ckpt.spark.java.plans import analyzed_plan, streams_read, working_folder
+from dagster_ckpt.spark.java.plans import analyzed_plan, has_watermark, streams_read, working_folder
 from dagster_ckpt.spark.plan.sources import CLEANS, LEAVES_THEM
 
 if TYPE_CHECKING:
@@ -319,3 +319,11 @@ def table_location(spark: SparkSession, table: str) -> tuple[str, str]:
     if local is not None and not Path(local).exists() and Path(unquote(local)).exists():
         local = unquote(local)  # catalogs write it as a URI
     return str(found.get("Provider", "")), local or place
+
+
+def may_drop_rows(frame: DataFrame) -> bool:
+    """Tell whether a query may drop rows that come too late; true as well where its plan cannot be read."""
+    try:
+        return has_watermark(frame)
+    except Exception:  # of whatever kind: the query runs, the program goes on
+        return True

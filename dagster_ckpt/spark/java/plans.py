@@ -74,6 +74,12 @@ def nodes_of(plan: Any) -> Iterator[Any]:
         yield from nodes_of(children.apply(place))
 
 
+def has_watermark(frame: DataFrame) -> bool:
+    """Tell whether a query's rows may come too late (``EventTimeWatermark``, since 2.1)."""
+    kinds = (str(node.getClass().getSimpleName()) for node in nodes_of(analyzed_plan(frame)))
+    return any("Watermark" in kind for kind in kinds)
+
+
 def leaves_of(plan: Any) -> Iterator[Any]:
     """Yield the leaves of a plan: what it reads (``TreeNode.collectLeaves``)."""
     return scala_items(plan.collectLeaves())

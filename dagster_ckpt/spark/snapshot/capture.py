@@ -151,7 +151,7 @@ def plan_beginning(query_dir: Path) -> CapturePlan:
 
 def _plan(query_dir: Path, batch: BatchId) -> CapturePlan:
     root = query_dir.parent
-    commit = read_commit(query_dir / f"commits/{batch}")
+    commit = read_commit(f"{query_dir}/commits/{batch}")
     offset = read_offset(query_dir / f"offsets/{batch}")
     partitions = _partitions(offset)
     state = state_files(root, batch, commit, partitions)
@@ -184,7 +184,7 @@ def _log_files(root: Path, batch: BatchId) -> Iterator[PlannedFile]:
     if batch > 0:
         yield planned(root, f"query/offsets/{batch - 1}", FileKind.QUERY)
     yield planned(root, f"query/commits/{batch}", FileKind.QUERY)
-    if (root / PLAN).exists():
+    if os.path.exists(f"{root}/{PLAN}"):
         yield planned(root, PLAN, FileKind.QUERY)
 
 
@@ -199,7 +199,7 @@ def _source_files(root: Path, offsets: dict[str, str]) -> Iterator[PlannedFile]:
     shared = shared_logs(sources, offsets)
     for source in sorted(_names(sources)):
         folder = f"query/sources/{source}"
-        names = [name for name in _names(root / folder) if not name.startswith(".")]
+        names = [name for name in _names(f"{root}/{folder}") if not name.startswith(".")]
         offset = offsets.get(source)
         last = None if offset is None else _log_offset(offset)
         if len(shared) > 1 and source in shared:
@@ -230,7 +230,7 @@ def _has_log_of_files(folder: Path) -> bool:
     return any(not name.startswith(".") and _is_log_of_files(folder / name) for name in _names(folder))
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path | str) -> list[str]:
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -320,16 +320,19 @@ def pin_files(
     Raises Declined when one has vanished since it was planned: plan again. End with ``release_pins``.
     """
     folder = StageDirectory(stage_dir).pins(checkpoint_id)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    try:
+        os.makedirs(folder)
+    except FileExistsError:  # of a try before this one
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
     pinned = []
     try:
         for number, file in enumerate(files):
             if (file.content_named and (file.path, file.size) in uploaded) or file.source is not None:
                 pinned.append(file)
                 continue
-            target = os.path.join(folder, str(number))
-            os.link(os.path.join(stage_dir, file.path), target)
+            target = f"{folder}/{number}"
+            os.link(f"{stage_dir}/{file.path}", target)
             pinned.append(replace(file, source=target))
     except FileNotFoundError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -346,7 +349,13 @@ def pin_files(
 
 def release_pins(stage_dir: Path, checkpoint_id: CheckpointId) -> None:
     """Let go of the pins of one checkpoint; none is no error."""
-    shutil.rmtree(StageDirectory(stage_dir).pins(checkpoint_id), ignore_errors=True)
+    folder = str(StageDirectory(stage_dir).pins(checkpoint_id))
+    try:
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep_pins(stage_dir: Path) -> None:

@@ -9,6 +9,7 @@ RocksDBFileManager, StateStoreChangelogWriter).
 from __future__ import annotations
 
 import errno
+import os
 import struct
 import zipfile
 import zlib
@@ -54,8 +55,10 @@ class CommitRecord:
 
 
 def _lines(path: Path) -> list[str]:
+    with open(path, "rb", buffering=0) as file:
+        content = file.read()
     try:
-        return path.read_text(encoding="utf-8").split("\n")
+        return content.decode().split("\n")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path} is damaged: it is no text") from error
 
@@ -115,14 +118,15 @@ def read_offset(path: Path) -> OffsetRecord:
     )
 
 
-def read_commit(path: Path) -> CommitRecord:
+def read_commit(place: str | Path) -> CommitRecord:
     """Read one entry of the commit log, version 1 or 2."""
-    seen = path.stat()
-    return _read_commit(path, seen.st_mtime_ns, seen.st_ino)
+    seen = os.stat(place)
+    return _read_commit(place, seen.st_mtime_ns, seen.st_ino)
 
 
 @lru_cache(maxsize=1024)
-def _read_commit(path: Path, _modified: int, _inode: int) -> CommitRecord:
+def _read_commit(place: str | Path, _modified: int, _inode: int) -> CommitRecord:
+    path = Path(place)
     lines = _versioned(path, ("v1", "v2"))
     header = _json_line(path, lines, 1)
     ids: dict[str, list[list[str]]] = _object(path, header, "stateUniqueIds")
@@ -140,7 +144,7 @@ def _read_commit(path: Path, _modified: int, _inode: int) -> CommitRecord:
 
 
 @lru_cache(maxsize=16384)
-def referenced_files(path: Path, _modified: int, _size: int) -> tuple[tuple[str, int], ...]:
+def referenced_files(path: str | Path, _modified: int, _size: int) -> tuple[tuple[str, int], ...]:
     """Return (path beside the archive, size) of the immutable files of a RocksDB snapshot ``.zip``."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("metadata") as file:

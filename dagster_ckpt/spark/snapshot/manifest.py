@@ -209,19 +209,28 @@ def _array(values: Sequence[Any], kind: pa.DataType, has_nulls: bool) -> pa.Arra
     """
     import pyarrow as pa
 
-    present = bytearray((len(values) + 7) // 8)
-    for at, value in enumerate(values if has_nulls else ()):
-        if value is not None:
-            present[at >> 3] |= 1 << (at & 7)
-    buffers = [pa.py_buffer(present) if has_nulls else None]
+    buffers: list[Any] = [_present(values) if has_nulls and None in values else None]
     if pa.types.is_integer(kind):
         width = "q" if kind.bit_width == 64 else "i"
         buffers.append(pa.py_buffer(array(width, [value or 0 for value in values])))
     else:
-        parts = [value.encode() if isinstance(value, str) else value or b"" for value in values]
-        ends = array("i", accumulate((len(part) for part in parts), initial=0))
+        parts = [value or b"" for value in values]
+        if pa.types.is_string(kind):
+            parts = [value.encode() if value else b"" for value in values]
+        ends = array("i", accumulate(map(len, parts), initial=0))
         buffers += [pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def _present(values: Sequence[Any]) -> pa.Buffer:
+    """Return the bits of the values that are there."""
+    import pyarrow as pa
+
+    present = bytearray((len(values) + 7) // 8)
+    for at, value in enumerate(values):
+        if value is not None:
+            present[at >> 3] |= 1 << (at & 7)
+    return pa.py_buffer(present)
 
 
 def decode_manifest(content: bytes, *, name: str) -> list[FileEntry]:

@@ -45,7 +45,7 @@ _OPERATOR_METADATA = re.compile(r"query/(state/\d+)/_metadata/v2/(\d+)")
 def refuse_own_paths(root: Path, files: Iterable[PlannedFile]) -> None:
     """Raise Unreadable when a captured text that a restore cannot rewrite names the query's directory."""
     query = str(StageDirectory(root).query)
-    names = frozenset({f"{query}/", f"{os.path.realpath(query)}/"})
+    names = frozenset({f"{query}/", f"{_behind_links(query, os.lstat(query).st_ino)}/"})
     for file in files:
         if file.kind not in _TEXTS or file.size > MAX_TEXT or _OPERATOR_METADATA.fullmatch(file.path):
             continue
@@ -56,9 +56,15 @@ def refuse_own_paths(root: Path, files: Iterable[PlannedFile]) -> None:
             )
 
 
+@lru_cache(maxsize=256)
+def _behind_links(query: str, _inode: int) -> str:
+    return os.path.realpath(query)
+
+
 @lru_cache(maxsize=4096)
 def _names(path: str, _stamp: tuple[int, int] | None, names: frozenset[str]) -> bool:
-    content = Path(path).read_bytes()
+    with open(path, "rb", buffering=0) as file:
+        content = file.read()
     return any(name.encode() in content for name in names)
 
 

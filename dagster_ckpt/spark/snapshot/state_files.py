@@ -12,7 +12,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from dagster_ckpt.core.model import FileKind
 from dagster_ckpt.spark.snapshot.checkpoint_files import (
@@ -57,7 +59,7 @@ class PlannedFile:
 
 
 def planned(
-    root: Path,
+    root: Path | str,
     path: str,
     kind: FileKind,
     *,
@@ -93,29 +95,29 @@ def planned(
 class _Store:
     """One state store partition: where its files lie."""
 
-    root: Path
+    root: str
     folder: str
     operator: str
     partition: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _VersionFile:
+class _VersionFile(NamedTuple):
     name: str
     version: int
     uid: str | None
     extension: str
 
 
-def state_files(root: Path, batch: int, commit: CommitRecord, partitions: int) -> list[PlannedFile]:
-    """List the files below ``<root>/query/state`` that a restart after ``batch`` needs.
+def state_files(stage_dir: Path, batch: int, commit: CommitRecord, partitions: int) -> list[PlannedFile]:
+    """List the files below ``<stage_dir>/query/state`` that a restart after ``batch`` needs.
 
     ``partitions`` is the query's number of shuffle partitions. Raises Vanished, Unreadable.
     """
+    root = str(stage_dir)
     files: list[PlannedFile] = []
     ids = _ids_by_version(root, commit, batch)
-    operators = _numbered(root / "query/state")
+    operators = _numbered(f"{root}/query/state")
     lost = sorted(
         operator for operator, count in commit.partitions.items() if count and operator not in operators
     )
@@ -124,7 +126,7 @@ def state_files(root: Path, batch: int, commit: CommitRecord, partitions: int) -
     for operator in sorted(operators):
         base = f"query/state/{operator}"
         files += _schema_files(root, base, batch, operator=operator, partition=None)
-        present = sorted(int(name) for name in _numbered(root / base))
+        present = sorted(int(name) for name in _numbered(f"{root}/{base}"))
         for partition in _partitions_of(operator, present, commit, partitions):
             for store in _stores(root, f"{base}/{partition}", operator, partition):
                 files += _schema_files(root, store.folder, batch, operator=operator, partition=partition)
@@ -132,7 +134,7 @@ def state_files(root: Path, batch: int, commit: CommitRecord, partitions: int) -
     return files
 
 
-def _numbered(folder: Path) -> list[str]:
+def _numbered(folder: str) -> list[str]:
     try:
         return [name for name in os.listdir(folder) if name.isdecimal()]
     except FileNotFoundError:
@@ -153,7 +155,7 @@ def _partitions_of(operator: str, present: list[int], commit: CommitRecord, shuf
     return list(range(count))
 
 
-def _stores(root: Path, folder: str, operator: str, partition: int) -> list[_Store]:
+def _stores(root: str, folder: str, operator: str, partition: int) -> list[_Store]:
     with os.scandir(f"{root}/{folder}") as entries:
         names = [e.name for e in entries if e.name[0] not in "_." and e.is_dir()]
     named = sorted(name for name in names if name not in ("SSTs", "logs"))
@@ -164,7 +166,7 @@ def _stores(root: Path, folder: str, operator: str, partition: int) -> list[_Sto
 
 
 def _schema_files(
-    root: Path, folder: str, batch: int, *, operator: str, partition: int | None
+    root: str, folder: str, batch: int, *, operator: str, partition: int | None
 ) -> Iterator[PlannedFile]:
     """Yield operator metadata and schemas; those numbered by a batch only up to ``batch``."""
     for name in ("_metadata", "_stateSchema"):
@@ -184,16 +186,17 @@ def _version_files(store: _Store) -> Iterator[_VersionFile]:
             yield _VersionFile(name, int(match["version"]), match["uid"], match["extension"])
 
 
-def _ids_by_version(root: Path, commit: CommitRecord, batch: int) -> Callable[[int], frozenset[str]]:
+def _ids_by_version(root: str, commit: CommitRecord, batch: int) -> Callable[[int], frozenset[str]]:
     """Return a lookup of the unique ids that count for a state version; empty where the commit log is
     purged.
     """
 
+    @cache
     def lookup(version: int) -> frozenset[str]:
         if version == batch + 1 or not commit.unique_ids:
             return commit.unique_ids
         try:
-            return read_commit(root / f"query/commits/{version - 1}").unique_ids
+            return read_commit(f"{root}/query/commits/{version - 1}").unique_ids
         except FileNotFoundError:
             return frozenset()
 
@@ -234,7 +237,7 @@ def _that_count(
     if len({f.uid for f in candidates}) <= 1 or not chosen:
         return candidates
     if not lineage:
-        lineage.update(lineage_of(store.root / store.folder / chosen[-1].name))
+        lineage.update(lineage_of(Path(store.root, store.folder, chosen[-1].name)))
     return [f for f in candidates if f.uid == lineage.get(f.version)]
 
 
@@ -249,9 +252,9 @@ def _planned_state(store: _Store, chosen: list[_VersionFile]) -> list[PlannedFil
 
 
 def _snapshot_parts(store: _Store, archive: str) -> Iterator[PlannedFile]:
-    path = store.root / store.folder / archive
+    path = f"{store.root}/{store.folder}/{archive}"
     try:
-        seen = path.stat()
+        seen = os.stat(path)
         parts = referenced_files(path, seen.st_mtime_ns, seen.st_size)
     except FileNotFoundError as error:
         raise Vanished(f"{store.folder}/{archive} is gone") from error

@@ -267,7 +267,7 @@ class _Upload:
 
     def _store(self, file: PlannedFile) -> None:
         self._check_cancelled()
-        source = self._source(file)
+        source = Path(self._source(file))
         try:
             earlier = self.known.get(file.path)
             may_be_same = earlier is not None and earlier.size == file.size
@@ -298,12 +298,13 @@ class _Upload:
             f"{key} and {_MAX_TRIES - 1} names after it exist in {self.target.storage.base_uri}"
         )
 
-    def _source(self, file: PlannedFile) -> Path:
-        return Path(file.source) if file.source is not None else self.stage_dir / file.path
+    def _source(self, file: PlannedFile) -> str:
+        return file.source if file.source is not None else f"{self.stage_dir}/{file.path}"
 
     def _read(self, file: PlannedFile) -> bytes:
         try:
-            content = self._source(file).read_bytes()
+            with open(self._source(file), "rb", buffering=0) as source:
+                content = source.read()
         except FileNotFoundError as error:
             raise _vanished(file) from error
         if len(content) != file.size:
