@@ -225,11 +225,14 @@ def _as_they_were(kept: DataFrame, schema: StructType) -> DataFrame | None:
 
 
 def _due(before: RowCounts, pending: Requeue | None) -> list[RequeueRecord]:
-    """Return the orders that a batch takes; none while the table shows rows that were taken."""
+    """Return the orders that a batch takes; none while the table shows rows that were taken, if it is there."""
     orders = [one for one in pending.orders if one.order_id not in before.orders] if pending else []
     position = pending.table.position() if pending is not None and orders else None
-    shown = -1 if position is None or position.through_batch is None else position.through_batch
-    return orders if before.requeued_in is None or shown >= before.requeued_in else []
+    if position is None or position.head is None or before.requeued_in is None:
+        return orders
+    return (
+        orders if position.through_batch is not None and position.through_batch >= before.requeued_in else []
+    )
 
 
 def _chosen(

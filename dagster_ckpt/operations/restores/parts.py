@@ -249,7 +249,9 @@ def refused_by_sinks(
         sinks.seen()
         refusals.refuse_unknown()
         refusals.refuse_other_tables(decision)
-        cuts = {uid: _cut_of(source, decision, sinks, uid) for uid, _, _ in sinks.opened()}
+        cuts = {
+            uid: refusals.kept(uid, _cut_of(source, decision, sinks, uid)) for uid, _, _ in sinks.opened()
+        }
         refusals.refuse_changed(cuts)
         asked = {
             uid: replace(cut, batches=()) if cut is not None and sinks.of(uid).rereads else cut

@@ -15,7 +15,7 @@ from dagster_ckpt.spark.attempt.earlier_attempts import had_rows
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.sink.opening import open_at
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut
-from dagster_ckpt.spark.sink.positions import refuse_where_impossible
+from dagster_ckpt.spark.sink.positions import has_begun, refuse_where_impossible
 from dagster_ckpt.spark.sink.published import MOVED
 from dagster_ckpt.spark.sink.waiting import WAY_OUT_OF_FORK, without_table
 
@@ -31,6 +31,12 @@ class SinkRefusals:
     def later(self, uid: StageUid, later: LaterRows) -> LaterRows:
         """Return the treatment of a sink's later rows; ``later``: that of the others'."""
         return LaterRows.KEEP if uid in self.keep_rows_of else later
+
+    def kept(self, uid: StageUid, cut: SinkCut | None) -> SinkCut | None:
+        """Return a sink's cut; None: of a quarantine that somebody removed and that is kept so: it begins empty."""
+        is_quarantine = self.sinks.pipeline.stages[uid].participant is not None
+        is_removed = uid in self.keep_rows_of and is_quarantine and not has_begun(self.sinks.of(uid))
+        return None if is_removed else cut
 
     def refuse_unknown(self) -> None:
         """Raise InvalidRequest where rows of a sink that is not there are to stay."""

@@ -17,7 +17,8 @@ from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sink_refusals import SinkRefusals, refuse_forks
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.directories import AttemptDirectory
-from dagster_ckpt.spark.sink.committables import PreparedBatch, read_committables
+from dagster_ckpt.spark.files import remove_files
+from dagster_ckpt.spark.sink.committables import PreparedBatch, committable_paths, read_committables
 from dagster_ckpt.spark.sink.phases import bring_back, forget_folder, waiting_in
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkCut, in_one_step
 from dagster_ckpt.spark.sink.positions import as_fork_began, has_begun, refuse_where_impossible, to_publish
@@ -181,7 +182,11 @@ class SinksAtStart:
             else:
                 later_than = self._later_than(uid, sink, decision, published_since)
                 bring_back(sink, attempt.stage(uid).root, later_than)
-        cuts = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.opened()}
+        found = {uid: self._cut_of(uid, attempt, decision) for uid, _, _ in self.sinks.opened()}
+        cuts = {uid: self.refusals.kept(uid, cut) for uid, cut in found.items()}
+        for uid, cut in found.items():
+            if cut is not None and cuts[uid] is None:  # what it had prepared is gone with it
+                remove_files(committable_paths(attempt.stage(uid).root, [b.batch_id for b in cut.batches]))
         for uid, cut in cuts.items():
             if uid in self.set_aside and cut is not None and uid not in forks:
                 gone = self._set_aside(attempt, uid, to_publish(self.sinks.of(uid).position(), cut))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -298,6 +299,28 @@ def test_a_quarantine_that_is_taken_away_with_a_restore_to_before_it_is_said_to_
     assert len(rows_in(kept)) == 1
     told = [entry.user_message for entry in lab.instance.all_logs(done.run_id)]
     assert sum(f"{kept} stays as it is, whatever was restored" in one for one in told) == 1
+
+
+@pytest.mark.nightly
+def test_a_quarantine_that_somebody_removed_begins_empty_where_it_is_to_stay_so(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Nothing but reading all data again went on; an order waited for rows that nobody had."""
+    feed, mended = tmp_path / "feed", sales(tmp_path / "feed", {"amount >= 0": "quarantine"})
+    put(feed, (1, "ann", 0), (2, "ann", 5), (3, "ann", -1))
+    lab.succeeds(sales(feed))
+    order_requeue(mended, lab.coordinator)
+    lab.succeeds(mended)
+    order_requeue(mended, lab.coordinator)
+    shutil.rmtree(lab.tables / "quarantine" / "clean")
+    assert "keep_rows_of: [clean]" in failure_text(lab.run(mended, restore_from="chk-2"))
+    put(feed, (4, "ann", 5))
+    lab.succeeds(mended, restore_from="chk-2", keep_rows_of=["clean"])
+    assert not lab.record(mended).requeue
+    put(feed, (5, "ann", -5))
+    lab.succeeds(mended)
+    assert numbers(lab.tables / "paid") == [1, 2, 4]
+    assert numbers(lab.tables / "quarantine" / "clean") == [5]
 
 
 def test_a_row_that_is_warned_of_keeps_its_place_among_good_ones_of_its_key(lab: Lab, tmp_path: Path) -> None:

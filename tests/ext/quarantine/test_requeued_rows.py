@@ -47,7 +47,8 @@ def test_a_row_that_is_judged_again_fails_no_run_and_goes_on_only_where_it_may(
         ((), None, None, ["1", "2"]),
         (("1",), None, None, ["2"]),
         (("1", "2"), 4, 4, []),
-        (("1",), 4, None, []),
+        (("1",), 4, -1, []),
+        (("1",), 4, None, ["2"]),
         (("1",), 4, 3, []),
         (("1",), 4, 4, ["2"]),
         ((), 4, 3, []),
@@ -58,7 +59,7 @@ def test_no_batch_takes_an_order_twice_nor_any_while_the_table_shows_rows_that_w
 ) -> None:
     orders = tuple(RequeueRecord(order_id=one, stage=StageUid("a"), asked_at=0.0) for one in "12")
     table: Any = SimpleNamespace(
-        position=lambda: None if shown is None else SimpleNamespace(through_batch=shown)
+        position=lambda: None if shown is None else SimpleNamespace(head=1, through_batch=shown)
     )
     before = RowCounts(orders=taken, requeued_in=taken_in)
     assert [one.order_id for one in _due(before, Requeue(orders, table))] == due
