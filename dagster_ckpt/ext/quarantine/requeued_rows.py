@@ -230,9 +230,8 @@ def _due(before: RowCounts, pending: Requeue | None) -> list[RequeueRecord]:
     position = pending.table.position() if pending is not None and orders else None
     if position is None or position.head is None or before.requeued_in is None:
         return orders
-    return (
-        orders if position.through_batch is not None and position.through_batch >= before.requeued_in else []
-    )
+    shown = -1 if position.through_batch is None else position.through_batch
+    return orders if shown >= before.requeued_in else []
 
 
 def _chosen(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from pyiceberg import exceptions as errors
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import BucketTransform, IdentityTransform
@@ -186,6 +186,8 @@ class Others:
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(30))
+@example(done=[("publish", 0), ("delete", 0), ("restart", 0), ("as_of", 0)])
+@example(done=[*[("publish", 0)] * 2, ("append", 0), ("restart", 0), ("branch_back", 0), ("back", 1)])
 @given(done=steps(OTHERS))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]

@@ -20,7 +20,7 @@ Act = Callable[[int], None]
 Rows = Callable[[], list[Row] | None]
 """Reads (k, v) as any reader would; None: there are no such columns, or no table."""
 
-OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep")
+OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep", "as_of")
 
 
 @dataclass(kw_only=True)

@@ -24,6 +24,7 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committabl
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
+from dagster_ckpt.spark.sink.versioned.marks import Mark
 from dagster_ckpt.spark.sink.versioned.roll_back import _seed
 from dagster_ckpt.spark.sink.waiting import refuse_other_place
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
@@ -271,9 +272,12 @@ def test_a_fork_of_a_shared_table_never_begins_with_another_pipelines_rows(
 ) -> None:
     """Its state of that number had expired, and the other pipeline's was taken."""
     marks = [
-        SimpleNamespace(head=5 - n, pipeline=of, lineage=line) for n, (of, line) in enumerate(written_by)
+        Mark(head=5 - n, pipeline=of, sink=UID, lineage=line, epoch=1)
+        for n, (of, line) in enumerate(written_by)
     ]
-    table: Any = SimpleNamespace(history=[SimpleNamespace(mark=mark) for mark in marks])
+    table: Any = SimpleNamespace(
+        history=[SimpleNamespace(mark=mark) for mark in marks], as_published=lambda newest, of_sink: newest
+    )
     cut = SinkCut(
         snapshot=TableSnapshot(uri="/t", head=5),
         batches=(),

@@ -320,11 +320,12 @@ def _seed(place: str, theirs: V | None, cut: SinkCut) -> State:
     mine = [state for state, mark in shown if mark.lineage in cut.lineages]
     is_shared = bool(cut.lineages) and len({mark.pipeline for _, mark in marks}) > 1
     found = next(iter(mine or ([] if is_shared else [state for state, _ in shown])), None)
-    if found is None:
+    if theirs is None or found is None or found.mark is None:
         raise Corrupt(
             f"table {place} has no state that shows checkpoint {cut.snapshot.head}: choose a later restore point"
         )
-    return found
+    owner = found.mark.owned_by
+    return theirs.as_published(found, lambda one: one.mark is not None and one.mark.owned_by == owner)
 
 
 def _add_prepared(

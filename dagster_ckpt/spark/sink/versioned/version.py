@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -251,19 +251,29 @@ class Version(ABC):
         return mark.model_copy(update=mine | changes)
 
     def showing(self, head: int) -> State | None:
-        """Return the newest state that shows checkpoint ``head`` as it was published, on whichever branch.
+        """Return the newest state of ours that shows checkpoint ``head`` as it was published.
 
-        Of ours, and not one above a commit by which somebody else has changed these rows: an attempt that takes over
-        says again what the table shows.
+        Of those that the table is made of, where one is left; else on whichever branch.
         """
-        newest = next((state for state in self.history if self._shows(state, head)), None)
+        states = (*self.ancestors(self.number), *self.history)
+        newest = next((state for state in states if self._shows(state, head)), None)
+        return None if newest is None else self.as_published(newest, self.is_ours)
+
+    def as_published(self, newest: State, is_of_sink: Callable[[State], bool]) -> State:
+        """Return a sink's newest state that shows the checkpoint of ``newest`` as it was published.
+
+        Not one above a commit by which somebody else has changed these rows, or has added others that are gone again:
+        an attempt that takes over says again what the table shows.
+        """
+        head = None if newest.mark is None else newest.mark.head
+        is_read = any(state.number == newest.number for state in self.ancestors(self.number))
         found, is_touched = newest, False
-        for state in self.ancestors(newest.number) if newest is not None else ():
-            if self._shows(state, head):
+        for state in self.ancestors(newest.number):
+            if state.mark is not None and is_of_sink(state):
+                if state.mark.head != head:
+                    break
                 found, is_touched = (state, False) if is_touched else (found, False)
-            elif self.is_ours(state):
-                break
-            elif not state.keeps_rows:
+            elif not state.keeps_rows or (state.changes_rows and not is_read):
                 is_touched = True
         return found
 
