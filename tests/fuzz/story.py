@@ -171,16 +171,27 @@ class Story(StreamedWorld):
         return True
 
     def rename(self, dice: Random) -> None:
-        """Give a stage or a sink another name."""
-        if dice.random() < 0.4:
-            number, one = dice.choice(self.drawn.sinks)
-            new = replace(one, uid=f"{one.uid}_x", previous=(one.uid, *one.previous))
-            outputs = tuple(new if i == number else other for i, other in enumerate(self.drawn.outputs))
-            self._changed(replace(self.drawn, outputs=outputs), dice)
+        """Give a stage another name, or sinks: a new one, a former one, or that of each other and no word of it."""
+        if dice.random() < 0.5:
+            stage = dice.choice(self.drawn.stages)
+            previous = (stage.uid, *stage.previous)
+            self._changed(self.drawn.with_stage(stage.uid, uid=f"{stage.uid}_x", previous=previous), dice)
             return
-        stage = dice.choice(self.drawn.stages)
-        previous = (stage.uid, *stage.previous)
-        self._changed(self.drawn.with_stage(stage.uid, uid=f"{stage.uid}_x", previous=previous), dice)
+        sinks = self.drawn.sinks
+        chosen = dict(dice.sample(sinks, k=dice.choice((1, len(sinks)))))
+        uids = [one.uid for one in chosen.values()]
+        way = dice.choice(("new", "former", "exchanged"))
+        self.said.append(f"{way} names of {uids}")
+        taken = {one.uid for _, one in sinks}
+        renamed = dict(chosen)
+        for (number, one), following in zip(chosen.items(), [*uids[1:], uids[0]], strict=True):
+            former = [name for name in one.previous if name not in taken]
+            name = following if way == "exchanged" else f"{one.uid}_x"
+            name = former[-1] if way == "former" and former else name
+            previous = tuple(was for was in (one.uid, *one.previous) if was != name)
+            renamed[number] = replace(one, uid=name, previous=() if way == "exchanged" else previous)
+        outputs = tuple(renamed.get(number, one) for number, one in enumerate(self.drawn.outputs))
+        self._changed(replace(self.drawn, outputs=outputs), dice)
 
     def change(self, dice: Random) -> None:
         """Change what a stage does, or how much of its input it reads at once."""

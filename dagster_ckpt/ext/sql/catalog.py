@@ -69,7 +69,7 @@ def unique_keys(connection: Connection, name: SqlName) -> list[frozenset[str]]:
     """Return the sets of columns that ``ON CONFLICT`` may name, and that tell values apart as all other sinks do.
 
     Not an index over some rows, over expressions, of a constraint that may be deferred, or that takes other texts for
-    the same one.
+    the same one; nor any of a table of which others inherit, whose rows are not in it.
     """
     if connection.dialect.name == "sqlite":
         return _unique_keys_of_sqlite(connection, name)
@@ -120,6 +120,9 @@ _UNIQUE = text(
     LEFT JOIN pg_collation c ON c.oid = i.indcollation[part]
     WHERE i.indrelid = to_regclass(:name)
       AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND NOT EXISTS (
+          SELECT 1 FROM pg_inherits JOIN pg_class p ON p.oid = inhparent WHERE p.oid = i.indrelid AND p.relkind = 'r'
+      )
     GROUP BY i.indexrelid
     HAVING bool_and(coalesce(c.collisdeterministic, true))
     """

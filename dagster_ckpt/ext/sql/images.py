@@ -121,6 +121,8 @@ class Images:
     def is_as_written(self, publish: Publish, columns: Collection[str]) -> bool:
         """Tell whether the table, which shows it last, has its rows as it wrote them, by these columns."""
         alike = self._alike(columns)
+        if len(alike) < len(columns):
+            return False  # one is gone, or has another name: it would leave without its values
         listed = ", ".join(map(self._table.comparable, alike)) or "1"
         chosen = self._written_by(publish.checkpoint_id, publish.change)
         return not self._table.found(

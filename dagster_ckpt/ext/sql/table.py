@@ -259,7 +259,8 @@ class TableTransaction:
         if frozenset(self.key) not in unique_keys(self.connection, self.name):
             raise InvalidRequest(
                 f"{place} has no unique constraint on its key {list(self.key)} that holds for every row at once and "
-                "compares texts by their characters (one that is partial, deferrable, or takes no notice of case does "
-                f"not): CREATE UNIQUE INDEX {self.quoted(self.name.generated('_key'))} ON {self.table()} "
+                "compares texts by their characters (one that is partial, deferrable, of a table that others INHERIT, "
+                "or takes no notice of case does not): CREATE UNIQUE INDEX "
+                f"{self.quoted(self.name.generated('_key'))} ON {self.table()} "
                 f"({self.list_of(self.key)})"
             )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import sqlite3
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +22,7 @@ from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkContext
 from dagster_ckpt.testing.sinks.run import Row, SinkRun, Staging, context_in
 from tests.ext.sql.tables import FIRST, LONGS, Columns, Run, cut_at, permit, staged
 from tests.properties import examples
-from tests.spark.sink.others_at_work import Table, steps
+from tests.spark.sink.others_at_work import OURS, Table, steps
 
 SQLITE, POSTGRES = "sqlite", "postgresql"
 _DOES = "CREATE FUNCTION does() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {} END$$; "
@@ -241,6 +243,29 @@ OTHERS = {
 """What others do to a table of SQLite; their values are below zero."""
 
 
+ON_POSTGRES = OTHERS | {
+    "insert": "INSERT INTO orders (k, v) VALUES ({0}, -1), (50, -{0} - 2) ON CONFLICT DO NOTHING",
+    "trigger": _DOES.format("RETURN NULL;") + "; " + _BEFORE,
+    "no_trigger": "DROP TRIGGER one ON orders; DROP FUNCTION does()",
+    "vacuum": "VACUUM FULL orders",
+    "truncate": "TRUNCATE orders",
+    "wider": "ALTER TABLE orders ALTER COLUMN v TYPE NUMERIC",
+    "text": "ALTER TABLE orders ALTER COLUMN v TYPE TEXT",
+    "number": "ALTER TABLE orders ALTER COLUMN v TYPE BIGINT USING CAST(v AS BIGINT)",
+    "rename": "ALTER TABLE orders RENAME TO kept",
+    "rename_there": "ALTER TABLE kept RENAME TO orders",
+    "view": "CREATE VIEW orders AS SELECT * FROM kept",
+    "no_view": "DROP VIEW orders",
+    "no_key": "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+    "index": "CREATE INDEX ON orders (k, v)",
+    "schema": "CREATE SCHEMA IF NOT EXISTS other; ALTER TABLE orders SET SCHEMA other",
+    "schema_back": "ALTER TABLE other.orders SET SCHEMA public",
+    "child": "CREATE TABLE child () INHERITS (orders)",
+    "into_child": "INSERT INTO child SELECT * FROM ONLY orders WHERE k = {0}; DELETE FROM ONLY orders WHERE k = {0}",
+}
+"""What others do to a table of PostgreSQL."""
+
+
 class Shared(Table):
     """A table in which a row of ours that others have changed is still ours: it leaves where the restore says so."""
 
@@ -263,6 +288,7 @@ class Shared(Table):
 @example(done=[("publish", 0), ("publish", 1), ("update_one", 0), ("as_of", 0)])
 @example(done=[("publish", 0), ("delete", 0), ("publish", 1), ("as_of", 1)])
 @example(done=[("publish", 0), ("rename_column", 0), ("as_of", 0)])
+@example(done=[("publish", 0), ("rename_column", 0), ("nothing", 0), ("rename_back", 0), ("back", 0)])
 @example(done=[("publish", 0), ("publish", 1), ("no_mark", 0), ("back", 0)])
 @given(done=steps(tuple(OTHERS)))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
@@ -287,3 +313,46 @@ def test_a_restore_beside_others_is_exact_or_refused_by_name(
         table = Shared(run=run, rows=lambda: _rows_of(folder), others=acts)
         for step in done:
             table.do(step)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_restore_in_postgres_beside_others_is_exact_or_refused_by_name(
+    postgres_url: str, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    refused: Counter[str] = Counter()
+    with psycopg.connect(postgres_url, autocommit=True, prepare_threshold=None) as connection:
+
+        def does(statements: str, number: int) -> None:
+            with contextlib.suppress(psycopg.Error):
+                for statement in filter(None, statements.format(number).split("; ")):
+                    connection.execute(statement)  # type: ignore[arg-type]
+
+        def rows() -> list[Row] | None:
+            try:
+                found = connection.execute("SELECT k, v FROM orders").fetchall()
+            except psycopg.Error:
+                return None
+            return sorted(((k, None if v is None else int(v)) for k, v in found), key=repr)
+
+        def opened(context: SinkContext) -> SqlSink:
+            name = "orders" if context.pipeline == "shop" else context.pipeline
+            return SqlSink(SqlTable(postgres_url, name, keep_before_images=True), context)
+
+        acts = {one: (lambda number, text=text: does(text, number)) for one, text in ON_POSTGRES.items()}
+        for seed in range(examples(60)):
+            dice = random.Random(f"{key} {seed}")
+            does("DROP SCHEMA public CASCADE; CREATE SCHEMA public; DROP SCHEMA other CASCADE", 0)
+            context = context_in(tmp_path / str(seed), FIRST, key=key)
+            run = SinkRun(open=opened, staging=_staging, context=context, attempt=FIRST, sink=opened(context))
+            run.sink.take_over()
+            table = Shared(run=run, rows=rows, others=acts)
+            done = [("publish", 0)]
+            done += [(dice.choice(dice.choice((OURS, [*acts]))), dice.randrange(8)) for _ in range(14)]
+            for number, step in enumerate(done):
+                try:
+                    table.do(step)
+                except Exception as error:
+                    raise AssertionError(f"seed {seed}: {done[: number + 1]}") from error
+            refused += table.refused
+    assert {"publish", "restore", "read", "fork"} <= {*refused}, "some of each are refused"

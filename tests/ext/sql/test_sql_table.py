@@ -111,13 +111,14 @@ def test_rows_that_it_could_not_publish_are_refused_while_they_are_prepared(
         ),
         ("k BIGINT, v BIGINT; (k, v)", "unique constraint"),
         ("k BIGINT UNIQUE DEFERRABLE, v BIGINT", "unique constraint"),
+        ("k BIGINT UNIQUE, v BIGINT);CREATE TABLE heir () INHERITS (orders", "a table that others INHERIT"),
         ("k BIGINT PRIMARY KEY, v BIGINT GENERATED ALWAYS AS (k + 1) STORED", "'v' .* is computed"),
     ],
 )
 def test_a_table_that_cannot_take_the_rows_is_refused_with_what_to_change(
     url: str, tmp_path: Path, run_sql: Run, table: str, reason: str
 ) -> None:
-    if "DEFERRABLE" in table and url.startswith("sqlite"):
+    if any(word in table for word in ("DEFERRABLE", "INHERITS")) and url.startswith("sqlite"):
         pytest.skip("SQLite has no such constraints")
     columns, _, index = table.partition("; ")
     view = index.partition("VIEW ")[2]
@@ -308,8 +309,9 @@ def test_a_restore_is_refused_where_others_removed_what_it_would_show(
         ),
         (("k",), ("DELETE FROM orders__dagster_ckpt_undo", "what checkpoint 3 has changed is gone")),
         ((), ("DROP TABLE dagster_ckpt_publishes", "are not kept")),
+        ((), ("ALTER TABLE orders DROP COLUMN _dagster_ckpt_checkpoint", "by which the rows of")),
     ],
-    ids=["table", "before-images", "publishes"],
+    ids=["table", "before-images", "publishes", "mark"],
 )
 def test_a_restore_is_refused_where_others_removed_what_it_goes_by(
     url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...], done: tuple[str, str]
@@ -329,6 +331,33 @@ def test_a_restore_is_refused_where_others_removed_what_it_goes_by(
     if "VIEW" not in statements:
         sink.publish([staged(context.work_dir, 4, LONGS, [(4, 4)])], permit(4))
     assert len(run_sql("SELECT k FROM orders")) == (3 if "VIEW" in statements else 4)
+
+
+TAKEN_FOR_OTHERS = {
+    (): ("UPDATE orders SET _dagster_ckpt_checkpoint = NULL", r"row with k = .* empty the table"),
+    ("k",): ("DELETE FROM dagster_ckpt_positions", "row of dagster_ckpt_positions, .* empty the table"),
+}
+"""Doings of others by which rows of ours look like theirs, by key."""
+
+
+@pytest.mark.parametrize("key", TAKEN_FOR_OTHERS)
+def test_rows_that_look_like_those_of_others_are_not_written_again_beside_themselves(
+    url: str, tmp_path: Path, run_sql: Run, key: tuple[str, ...]
+) -> None:
+    """A beginning without state left them in the table: each was there twice."""
+    statement, said = TAKEN_FOR_OTHERS[key]
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    rows = [staged(context.work_dir, 0, LONGS, [(1, 1), (2, 2)])]
+    sink.publish(rows, permit(1))
+    run_sql(statement)
+    assert re.search(said, sink.cannot_roll_back(None))
+    with pytest.raises(InvalidRequest, match=said):
+        sink.roll_back(None, LaterRows.SET_ASIDE)
+    run_sql("DELETE FROM orders")
+    sink.roll_back(None, LaterRows.SET_ASIDE)
+    sink.publish(rows, permit(2))
+    assert run_sql("SELECT k, v FROM orders ORDER BY k") == [(1, 1), (2, 2)]
 
 
 def test_a_row_that_others_removed_before_it_came_again_is_missed_by_a_restore_behind_that(
