@@ -29,6 +29,7 @@ from dagster_ckpt.spark.java.process import (
 )
 from dagster_ckpt.spark.java.sessions import (
     active_context,
+    begin_again,
     is_local,
     keep_errors_off_the_console,
     log_each_error_once,
@@ -184,6 +185,7 @@ def build_session(
             raise told from error
     refuse_connect(session)
     if not had_context:
+        begin_again(session)
         follow_local_checksums(session)
         if not shows_traces():
             keep_errors_off_the_console()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.java import process as java_process
-from dagster_ckpt.spark.java.sessions import end_quietly
+from dagster_ckpt.spark.java.sessions import begin_again, end_quietly
 from dagster_ckpt.spark.session import build_session
 
 
@@ -80,13 +80,22 @@ def test_a_session_whose_java_ends_while_it_is_stopped_is_forgotten(
     assert SparkContext._gateway is None
 
 
-def test_the_upkeep_of_state_does_not_warn_of_a_context_that_ends(spark: SparkSession) -> None:
-    log4j: Any = spark._jvm.org.apache.logging.log4j
-    store = "org.apache.spark.sql.execution.streaming.state.StateStore"
-    before = log4j.LogManager.getLogger(store).getLevel()
+def test_the_upkeep_of_state_does_not_warn_of_a_context_that_ends_and_does_in_the_next(
+    spark: SparkSession,
+) -> None:
+    managed: Any = spark._jvm.org.apache.logging.log4j.LogManager
+
+    def level() -> str:
+        return str(managed.getLogger("org.apache.spark.sql.execution.streaming.state.StateStore").getLevel())
+
+    before = level()
     end_quietly(spark)
-    assert str(log4j.LogManager.getLogger(store).getLevel()) == "ERROR"
-    log4j.core.config.Configurator.setLevel(store, before)
+    end_quietly(spark)
+    assert level() == "ERROR" != before
+    begin_again(spark)
+    assert level() == before
+    begin_again(spark)
+    assert level() == before
 
 
 def test_a_session_that_cannot_be_stopped_while_java_runs_says_why(

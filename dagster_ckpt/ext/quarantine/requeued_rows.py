@@ -151,9 +151,7 @@ class Requeuing:
         if pending is None or not orders:
             return RequeuedInput()
         try:
-            kept = _chosen(
-                spark, pending, orders, self.context.stage.names
-            )  # what came from a channel has no columns of the stage
+            kept = _chosen(spark, pending, orders, self.context.stage.names)
         except NotFound:  # nothing was published
             return RequeuedInput()
         found: list[InputFile] = []

@@ -150,9 +150,11 @@ def refuse_impossible(whose: str, conditions: Sequence[Condition], frame: DataFr
         raise InvalidRequest(
             f"{whose} returns a column {taken!r}, which its verdicts have: give it another name"
         )
+    # Of its columns alone: those that a source hides, as `_metadata`, are not among the rows of a batch.
+    rows = frame.sparkSession.createDataFrame([], frame.schema) if conditions else frame
     for one in conditions:
         try:
-            frame.where(one.sql).where(f"({one.sql}\n)")  # alone, too: brackets may be of two conditions
+            rows.where(one.sql).where(f"({one.sql}\n)")  # alone, too: brackets may be of two conditions
         except PySparkException as error:
             condition, message = error.getCondition(), first_line(error)
             said = message.removeprefix(f"[{condition}] ").partition(" SQLSTATE")[0].rstrip(". ;")

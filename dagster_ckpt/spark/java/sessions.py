@@ -48,12 +48,27 @@ def log_each_error_once(spark: SparkSession) -> None:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
+_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.StateStore"
+_WARNED_AT = "dagster_ckpt.stateStoreLevel"
+"""Property of a Java that a context has ended in: the level of that logger before."""
+
+
 def end_quietly(spark: SparkSession) -> None:
     """Turn off the warnings of a state store, whose upkeep comes by while Java ends and finds no context any more."""
-    store = "org.apache.spark.sql.execution.streaming.state.StateStore"
     with suppress(Exception):  # Java has ended
+        log4j, system = spark._jvm.org.apache.logging.log4j, spark._jvm.java.lang.System
+        before = log4j.LogManager.getLogger(_STATE_STORE).getLevel()
+        log4j.core.config.Configurator.setLevel(_STATE_STORE, log4j.Level.ERROR)
+        if system.getProperty(_WARNED_AT) is None:
+            system.setProperty(_WARNED_AT, str(before))
+
+
+def begin_again(spark: SparkSession) -> None:
+    """Turn these warnings on again, where an earlier context of this Java has ended quietly."""
+    before = spark._jvm.java.lang.System.clearProperty(_WARNED_AT)
+    if before is not None:
         log4j = spark._jvm.org.apache.logging.log4j
-        log4j.core.config.Configurator.setLevel(store, log4j.Level.ERROR)
+        log4j.core.config.Configurator.setLevel(_STATE_STORE, log4j.Level.valueOf(before))
 
 
 def keep_errors_off_the_console() -> None:

@@ -362,6 +362,7 @@ def test_a_row_that_must_not_be_fails_the_run_and_one_too_many_the_checkpoint(
     for sql, why in {
         "amount >": "Syntax error at or near end of input",
         "amount > 0) OR (1 > 0": "Syntax error",
+        "_metadata.file_size > 0": "A column",
     }.items():
         refused = failure_text(lab.run(sales(feed, {sql: "drop"})))
         assert f"stage 'clean' expects {sql!r}, which Spark cannot ask of its rows: {why}" in refused

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, ClassVar
 
 from dagster_ckpt.errors import InvalidRequest
@@ -255,7 +255,7 @@ class Version(ABC):
 
         Of those that the table is made of, where one is left; else on whichever branch.
         """
-        states = (*self.ancestors(self.number), *self.history)
+        states = chain(self.ancestors(self.number), self.history)
         newest = next((state for state in states if self._shows(state, head)), None)
         return None if newest is None else self.as_published(newest, self.is_ours)
 
