@@ -146,6 +146,8 @@ _VERSION = 2
 """Of a publish as it is written down; 1: ``rows`` are those that were staged, of which some may have had one key."""
 _FORK = 0
 """Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
+_BEFORE = -1
+"""Likewise, of a note that others' rows were there before the sink's first position."""
 
 
 class Positions:
@@ -245,7 +247,7 @@ class Positions:
         found = connection.execute(
             select(self._publishes).where(
                 self._publishes.c.table_name == self._name.compared,
-                self._publishes.c.checkpoint_id != _FORK,
+                self._publishes.c.checkpoint_id > _FORK,
             )
         )
         return {
@@ -286,18 +288,32 @@ class Positions:
             )
         )
 
-    # --- a fork's beginning ---------------------------------------------------------------------------------
+    # --- notes that nothing undoes --------------------------------------------------------------------------
 
     def origin(self, connection: Connection) -> str:
         """Return the snapshot that a fork began with; empty: it is none, or has not begun."""
-        mine = self._publishes.c.table_name == self._name.compared
-        found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == _FORK)
-        return str(connection.execute(found).scalar() or "")
+        return self._noted(connection, _FORK)
 
     def note_origin(self, connection: Connection, origin: str) -> None:
         """Write it down, in the transaction that brings its rows."""
-        self.forget(connection, {_FORK})
-        values = {"table_name": self._name.compared, "checkpoint_id": _FORK, "change": origin}
+        self._note(connection, _FORK, origin)
+
+    def had_rows_before(self, connection: Connection) -> bool:
+        """Tell whether others' rows were there before the sink's first position."""
+        return bool(self._noted(connection, _BEFORE))
+
+    def note_rows_before(self, connection: Connection) -> None:
+        """Write down that they are, in the transaction that writes the first position."""
+        self._note(connection, _BEFORE, "rows")
+
+    def _noted(self, connection: Connection, number: int) -> str:
+        mine = self._publishes.c.table_name == self._name.compared
+        found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == number)
+        return str(connection.execute(found).scalar() or "")
+
+    def _note(self, connection: Connection, number: int, text: str) -> None:
+        self.forget(connection, {number})
+        values = {"table_name": self._name.compared, "checkpoint_id": number, "change": text}
         connection.execute(insert(self._publishes).values(**values))
 
     # --- parts ----------------------------------------------------------------------------------------------

@@ -211,6 +211,20 @@ class SqlSink(StagedSink):
             "SqlTable(..., keep_before_images=True) keeps them from then on"
         )
 
+    def why_not_exchanged(self) -> str:
+        """Look for rows that no publish wrote; where not all before-images are kept, for those of before the first."""
+        with self._database.reading() as connection:
+            position, table = self.positions.read(connection), self._table(connection)
+            if not table.exists():
+                return ""
+            steps = way(self.positions.tree(connection), None if position is None else position.head, None)
+            if steps is None or Images(table).incomplete(steps) is not None:
+                has_others = self.positions.had_rows_before(connection)
+            else:
+                query = f"SELECT 1 FROM ({Images(table).query(steps)}) AS {RESERVED}before LIMIT 1"
+                has_others = bool(table.found(query))
+        return f"{self.place} has rows of somebody else, which would leave as well" if has_others else ""
+
     def is_made_on(self, before: SinkPosition | None, checkpoint: int) -> bool:
         """Follow the publishes that are kept."""
         with self._database.reading() as connection:

@@ -41,6 +41,8 @@ class SqlTransaction:
     def commit(self, rows: StagedRows, position: SinkPosition) -> str:
         """Write rows and position; the transaction's end makes both visible."""
         schema, columns = rows.spark_schema, None
+        if self._position is None and self._table.has_rows():
+            self._positions.note_rows_before(self._connection)
         if schema is not None and position.head is not None:
             had = self._positions.columns(self._connection)
             self._table.fit(schema, self._place, had, with_checkpoints=self._has_marks)

@@ -90,9 +90,7 @@ class Rebuilding:
         """
         branch = branch_of(pipeline, uid, coordinator.resolved_table_dir(pipeline), StartMode.of(start_mode))
         made = cls(pipeline=pipeline, branch=branch, coordinator=coordinator, **more)
-        if why := made._sink().never_rolls_back:
-            way_out = "Give it a new uid and another place"
-            raise InvalidRequest(f"the rows of sink {uid!r} cannot be exchanged: {why}. {way_out}")
+        made._refuse_to_exchange()
         if is_in_object_store(coordinator.work_dir):
             raise InvalidRequest(
                 "a branch is rebuilt on a disk that all machines see, and work_dir is in an object store: fork the "
@@ -100,6 +98,14 @@ class Rebuilding:
             )
         find_snapshot(made._deployment, "latest", pipeline.name)  # says that there is nothing to keep
         return made
+
+    def _refuse_to_exchange(self) -> None:
+        """Raise InvalidRequest where the rows that the sink shows must not give way to others."""
+        sink = self._sink()
+        if why := sink.never_rolls_back or sink.why_not_exchanged():
+            raise InvalidRequest(
+                f"the rows of sink {self.branch.uid!r} cannot be exchanged: {why}. Give it a new uid and another place"
+            )
 
     def carry_out(self, *, again: bool = False) -> EpochEnd:
         """Rebuild the branch, and let it take over in the pipeline's next epoch, which is run; return its end.
@@ -184,6 +190,7 @@ class Rebuilding:
 
         Raises InvalidRequest where the sink's table cannot show the rebuilt rows.
         """
+        self._refuse_to_exchange()
         deployment = self._deployment
         old = find_snapshot(deployment, "latest", self.pipeline.name).stored
         storage, note = deployment.savepoint_storage(), self.branch.folder / _SAVEPOINT

@@ -318,16 +318,15 @@ class Sink(ABC):
         return ""
 
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
-        """Return why ``roll_back`` would fail, in one sentence; empty: it would not. Changes nothing.
+        """Return why ``roll_back`` would fail; empty: it would not. Raises Corrupt where rows of the cut are gone."""
+        return ""
 
-        Raises Corrupt where rows of the cut are gone: all sinks are asked before any is changed.
-        """
+    def why_not_exchanged(self) -> str:
+        """Return why the rows that are shown may not all give way: some are somebody else's; empty: they may."""
         return ""
 
     def why_not_kept(self, cut: SinkCut) -> str:
-        """Return why rows that are shown cannot stay with a cut's batches on top, in one sentence: they are not made
-        on its rows, which left with an earlier roll-back; empty: they can. Changes nothing.
-        """
+        """Return why what is shown cannot stay with a cut's batches on top: it is not made on those; empty: it can."""
         return ""
 
     def difference(self, cut: SinkCut) -> Difference | None:

@@ -37,9 +37,15 @@ class PublishedRows(ABC):
         """Return all rows. Raises Corrupt where rows of this state are gone, Unavailable."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame."""
+        """Return a pandas DataFrame; whole numbers with a null among them are ``Int64`` and its like, not floats."""
+        from pyarrow import types
+
         _needed("pandas", "pandas")
-        return self.to_arrow().to_pandas()
+        rows = self.to_arrow()
+        # By itself Arrow makes floats of them, which have other values than numbers from 2^53 on.
+        whole = {one.name: str(one.type).title() for one in rows.schema if types.is_integer(one.type)}
+        kinds = {name: kind for name, kind in whole.items() if rows[name].null_count}
+        return rows.to_pandas(integer_object_nulls=True).astype(kinds)
 
     def to_polars(self) -> Any:
         """Return a Polars DataFrame."""

@@ -192,6 +192,7 @@ class Others:
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(40))
 @example(done=[("publish", 0), ("delete", 0), ("restart", 0), ("as_of", 0)])
+@example(done=[("publish", 0), ("append", 0), ("exchange", 0), ("publish", 1), ("exchange", 0)])
 @example(done=[("publish", 0), ("publish", 0), ("mapped", 0), ("back", 0)])
 @example(done=[("publish", 0), ("nothing", 0), ("put_back", 1), ("publish", 0)])
 @example(

@@ -188,6 +188,7 @@ class Others:
 @settings(max_examples=examples(30))
 @example(done=[("publish", 0), ("delete", 0), ("restart", 0), ("as_of", 0)])
 @example(done=[*[("publish", 0)] * 2, ("append", 0), ("restart", 0), ("branch_back", 0), ("back", 1)])
+@example(done=[("publish", 0), ("append", 0), ("exchange", 0), ("publish", 1), ("exchange", 0)])
 @given(done=steps(OTHERS))
 def test_a_restore_beside_others_is_exact_or_refused_by_name(
     key: tuple[str, ...], done: list[tuple[str, int]]

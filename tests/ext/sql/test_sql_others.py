@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 
-from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.errors import Corrupt, InvalidRequest
 from dagster_ckpt.ext.sql.sink import SqlSink
 from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.port import LaterRows, Sink, SinkContext
@@ -146,6 +146,25 @@ def test_a_fork_of_which_the_database_would_make_something_else_is_refused(
     with pytest.raises(InvalidRequest, match=r"'one'|rule|ON CONFLICT"):
         fork.fork(cut_at(origin, 1))
     assert run_sql("SELECT k FROM orders") == []
+
+
+@pytest.mark.parametrize("before", ["", "INSERT INTO orders VALUES (50, -1)"])
+def test_rows_of_before_the_sink_are_told_also_when_no_way_leads_back_to_them(
+    url: str, tmp_path: Path, run_sql: Run, before: str
+) -> None:
+    run_sql("CREATE TABLE orders (k BIGINT UNIQUE, v BIGINT)")
+    if before:
+        run_sql(before)
+    context = context_in(tmp_path, FIRST, key=("k",))
+    sink = SqlSink(SqlTable(url), context)
+    sink.take_over()
+    for number in (1, 2, 3):
+        sink.publish([staged(context.work_dir, number, LONGS, [(1, number)])], permit(number))
+    assert bool(sink.why_not_exchanged()) is bool(before)
+    sink.collect_garbage([cut_at(sink, 3).snapshot], [])
+    with pytest.raises(Corrupt, match="is not kept"):
+        sink.rows(cut_at(sink, 1))
+    assert ("has rows of somebody else" in sink.why_not_exchanged()) is bool(before)
 
 
 @pytest.mark.parametrize("key", [(), ("k",)])
@@ -282,6 +301,7 @@ class Shared(Table):
 @pytest.mark.parametrize("key", [(), ("k",)])
 @settings(max_examples=examples(60))
 @example(done=[("publish", 0), ("keep", 0), ("delete", 0), ("publish", 1), ("nothing", 0), ("back", 0)])
+@example(done=[("publish", 0), ("insert", 0), ("exchange", 0), ("publish", 1), ("exchange", 0)])
 @example(done=[("publish", 0), ("nothing", 0), ("rename_column", 0), ("back", 0)])
 @example(done=[("publish", 0), ("update", 0), ("nothing", 0), ("back", 0)])
 @example(done=[("publish", 0), ("update", 0), ("publish", 2), ("publish", 0), ("nothing", 0), ("back", 1)])

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 from pyspark.sql import functions as f
 
 from dagster_ckpt import CheckpointedPipeline, checkpointed_pipeline, spark_sink, spark_source, spark_stage
@@ -389,3 +391,10 @@ def test_what_cannot_be_rebuilt_alone_is_refused_in_a_sentence(begun: Lab, feed:
     assert sorted(path.name for path in begun.tables.iterdir()) == ["numbers", "totals"]
     assert rows(begun, "totals") == before
     begun.succeeds(shop(feed.folder))
+    theirs = pa.table({"customer": ["eve"], "amount": pa.array([1], pa.int64())})
+    write_deltalake(str(begun.tables / "totals"), theirs, mode="append")
+    with pytest.raises(
+        InvalidRequest, match=r"WRITE.* is not of this sink, and its rows would leave as well"
+    ):
+        rebuilding(begun, pipeline, spark)
+    assert ("eve", 1) in rows(begun, "totals")

@@ -13,9 +13,11 @@ import pytest
 from deltalake import DeltaTable as Reader
 
 from dagster_ckpt import CheckpointedPipeline, load_table
-from dagster_ckpt.core.model import FileKind
+from dagster_ckpt.core.ids import CheckpointId
+from dagster_ckpt.core.model import FileKind, TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, KafkaTopic, SqlTable
+from dagster_ckpt.spark.sink.port import SinkCut
 from dagster_ckpt.spark.snapshot.state_files import planned
 from dagster_ckpt.testing.sinks.keys import pairs
 from tests.lab.pipelines import sink, source, wired
@@ -86,6 +88,24 @@ def test_every_form_has_the_rows_of_one_state(world: World, key: tuple[str, ...]
     assert sorted(loaded.to_pandas().itertuples(index=False, name=None)) == [(1, 1), (2, 2)]
     assert sorted(loaded.to_duckdb().fetchall()) == [(1, 1), (2, 2)]
     assert repr(loaded) == f"<rows of {world.folder / 'tables' / 'totals'} at {loaded.version}>"
+
+
+def test_whole_numbers_beside_a_null_stay_what_they_are_in_pandas(world: World) -> None:
+    run = played(world)
+    run.attempt.batch([(1, 2**53 + 1), (2, None)])
+    run.snapshot(1)
+    found = load_table(world.folder / "tables" / "totals").to_pandas()
+    assert [*found["v"].dropna()] == [2**53 + 1]
+    assert int(found["v"].isna().sum()) == 1
+
+
+def test_a_table_that_went_back_to_no_rows_keeps_its_columns(world: World) -> None:
+    run = played(world)
+    run.attempt.batch([(1, 1)])
+    run.snapshot(1)
+    now = run.attempt.sink
+    nothing = SinkCut(snapshot=TableSnapshot(uri=now.place), batches=(), checkpoint_id=CheckpointId(0))
+    assert now.rows(nothing).to_arrow() == now.rows().to_arrow().slice(0, 0)
 
 
 def test_rows_that_are_gone_are_named(world: World) -> None:

@@ -20,7 +20,7 @@ Act = Callable[[int], None]
 Rows = Callable[[], list[Row] | None]
 """Reads (k, v) as any reader would; None: there are no such columns, or no table."""
 
-OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep", "as_of")
+OURS = ("publish", "publish", "publish", "restart", "back", "back", "nothing", "keep", "as_of", "exchange")
 
 
 @dataclass(kw_only=True)
@@ -138,6 +138,12 @@ class Table:
 
         self._finds("read", lambda: self.run.sink.rows(at.cut), rows)
         self._finds("fork", forked, rows)
+
+    def _exchange(self, number: int) -> None:
+        """All rows give way to others only where none of somebody else's is among them."""
+        why: list[str] = []
+        if self._tried("exchange", lambda: why.append(self.run.sink.why_not_exchanged())) and why == [""]:
+            assert not [row for row in self.rows() or () if self.may_have_added(Counter([row]))]
 
     def _finds(self, what: str, read: Callable[[], PublishedRows], rows: list[Row]) -> None:
         found: list[Row] = []

@@ -5,6 +5,7 @@ Later rows leave the newest state only: they can be read at the one they were la
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -207,6 +208,30 @@ def _refuse_others(engine: Engine[V], version: V, found: State | None) -> None:
         f"table {engine.place} cannot go back to {to}: {version.word} {number} ({did}) is not of this pipeline and "
         "would be undone with it; undo it yourself first"
     )
+
+
+def why_not_exchanged(engine: Engine[V]) -> str:
+    """Return why not all rows of a table may leave: some are of before the sink's, or of somebody else; empty: they
+    may.
+    """
+    version = engine.backend.load()
+    if version is None:
+        return ""
+    base = version.number if version.mark is None else version.mark.base
+    before = None if base is None else version.state(base)
+    theirs = version.others_over(before)
+    if theirs is None and base is not None and not _is_empty(version, before):
+        theirs = base, "rows that were there before"
+    if theirs is None:
+        return ""
+    number, did = theirs
+    return f"{version.word} {number} ({did}) is not of this sink, and its rows would leave as well"
+
+
+def _is_empty(version: V, state: State | None) -> bool:
+    with contextlib.suppress(Corrupt):
+        return state is not None and version.rows_at(state.number) == 0
+    return False
 
 
 def why_not_kept(engine: Engine[V], cut: SinkCut) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
@@ -12,6 +13,7 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.sink.accepts import refuse_nested_key
 from dagster_ckpt.spark.sink.committables import (
     PreparedBatch,
@@ -35,7 +37,7 @@ from dagster_ckpt.spark.sink.rewrite import latest_rows
 from dagster_ckpt.spark.sink.rows import PlainFiles, PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import refuse_unwritable
 from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.engine import Backend, Engine, V
+from dagster_ckpt.spark.sink.versioned.engine import Backend, Engine, OriginState, V
 from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key, text_of_key
 from dagster_ckpt.spark.sink.versioned.roll_back import (
     fork,
@@ -43,6 +45,7 @@ from dagster_ckpt.spark.sink.versioned.roll_back import (
     roll_back,
     shown_state,
     why_no_way,
+    why_not_exchanged,
     why_not_kept,
 )
 from dagster_ckpt.spark.sink.versioned.version import State, Version
@@ -78,9 +81,17 @@ class VersionedRows(PublishedRows):
             committed = self._backend.read(self._version, self._number)
             parts = parts if committed is None else [committed, *parts]
         if not parts:
-            return pa.schema([]).empty_table()
+            return self._no_rows()
         rows = pa.concat_tables(parts, promote_options="permissive")
         return latest_rows(rows, self._backend.key) if staged and self._backend.key else rows
+
+    def _no_rows(self) -> pa.Table:
+        """Return no rows, with the columns that the table has, so that a reader who names one goes on."""
+        if self._version is None or self._version.number is None:
+            return pa.schema([]).empty_table()
+        now = OriginState(source=self._backend, version=self._version, number=self._version.number)
+        fields = json.dumps({"type": "struct", "fields": self._backend.columns(now)})
+        return arrow_schema(parsed_schema(fields)).empty_table()
 
 
 def rows_of(backend: Backend[V], cut: SinkCut | None) -> PublishedRows:
@@ -252,6 +263,10 @@ class VersionedSink(Sink, Generic[V]):
     def cannot_roll_back(self, cut: SinkCut | None) -> str:
         """Return the reason against a roll-back: rows that are gone, or whose rows would leave."""
         return why_no_way(self._engine, cut)
+
+    def why_not_exchanged(self) -> str:
+        """Look for rows of before the sink's first, and for what others have committed since."""
+        return why_not_exchanged(self._engine)
 
     def why_not_kept(self, cut: SinkCut) -> str:
         """Follow the states that what is shown was made of."""
