@@ -4,7 +4,8 @@
 
 A source that never runs dry, projections, and a keyed count into a table: every stage works all the time. ``one chain``
 is what a stream does by default; the other ways give each stage a query of its own. Then the last checkpoint is
-restored in the same session: from the order to the first batch of the last stage.
+restored in the same session: from the order to the first batch of the last stage. ``bare Spark`` is as many queries
+that hand on their rows in folders of Parquet files, stopped and started again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.common import median, p95, scratch, show, spark_session
 from benchmarks.streaming_common import Stream, streaming, wait
 from dagster_ckpt import checkpointed_pipeline, spark_sink, spark_source, spark_stage
+from tests.progress import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from dagster_ckpt import CheckpointedPipeline
     from dagster_ckpt.core.request import Completed
@@ -31,6 +34,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "aligned": {"operator_chaining": False, "instant_cuts": False},
 }
 """Settings of the ways, by name."""
+BARE = "bare Spark"
 PAUSE = 0.25
 ROWS_PER_BATCH = 20_000
 
@@ -92,6 +96,40 @@ def measure(
     }
 
 
+def measure_bare(folder: Path, spark: SparkSession, *, stages: int, keys: int) -> dict[str, Any]:
+    def start() -> list[StreamingQuery]:
+        reader = spark.readStream.format("rate-micro-batch").option(
+            "rowsPerBatch", max(ROWS_PER_BATCH, keys // 5)
+        )
+        rows, queries = reader.load().selectExpr("value"), []
+        for number in range(stages - 1):
+            files = str(folder / f"rows-{number}")
+            writer = rows.writeStream.option("checkpointLocation", str(folder / f"query-{number}"))
+            queries.append(writer.format("parquet").start(files))
+            rows = spark.readStream.schema("value LONG").parquet(files).selectExpr("value + 1 AS value")
+        counted = rows.selectExpr(f"pmod(value, {keys}) AS key").groupBy("key").count()
+        writer = counted.writeStream.option("checkpointLocation", str(folder / "query-last"))
+        return [*queries, writer.outputMode("update").format("noop").start()]
+
+    def batch(query: StreamingQuery) -> int:
+        return int((query.lastProgress or {"batchId": -1})["batchId"])
+
+    def run(after: int) -> tuple[float, int]:
+        began, queries = time.perf_counter(), start()
+        wait_until(
+            lambda: batch(queries[-1]) > after,
+            "a batch of the last query",
+            moves=lambda: list(map(batch, queries)),
+        )
+        took, last = time.perf_counter() - began, batch(queries[-1])
+        for query in queries:
+            query.stop()
+        return took, last
+
+    _, last = run(3)
+    return {"way": BARE, "stages": stages, "keys": keys, "restored_s": run(last + 1)[0]}
+
+
 def _one(stream: Stream) -> Completed:
     time.sleep(PAUSE)
     return stream.checkpoint()
@@ -106,7 +144,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--stages", type=int, nargs="*", default=[2, 6])
     parser.add_argument("--checkpoints", type=int, default=30)
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="*", choices=[*WAYS, BARE], default=list(WAYS))
     given = parser.parse_args()
     rows = []
     with scratch() as folder, spark_session(folder) as spark:
@@ -115,9 +153,11 @@ def main() -> None:
             for stages in given.stages:
                 for way in given.ways:
                     here = folder / f"{keys}-{stages}-{way.replace(' ', '-')}"
-                    rows.append(
-                        measure(here, spark, way, stages=stages, keys=keys, checkpoints=given.checkpoints)
-                    )
+                    if way == BARE:
+                        rows.append(measure_bare(here, spark, stages=stages, keys=keys))
+                    else:
+                        many = given.checkpoints
+                        rows.append(measure(here, spark, way, stages=stages, keys=keys, checkpoints=many))
                     print(rows[-1], flush=True)
     show("checkpoints while rows flow", rows)
 

@@ -29,6 +29,8 @@ def test_only_a_zip_whose_package_can_be_imported_instead_is_left_out(packages: 
     others = ["", str(tmp_path), other_py4j, str(packages)]
     assert without_zips([zipped, py4j, *others]) == others
     assert without_zips(["", zipped, py4j]) == ["", zipped, py4j], "the packages are not on the path"
+    (tmp_path / "linked").symlink_to(packages)  # Spark gives the real path
+    assert without_zips([zipped, str(tmp_path / "linked")]) == [str(tmp_path / "linked")]
     elsewhere = str(tmp_path / "spark-4" / "python" / "lib" / "pyspark.zip")
     assert without_zips([elsewhere, *others]) == [elsewhere, *others], "a Spark that is not a package"
 

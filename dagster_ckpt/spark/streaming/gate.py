@@ -55,6 +55,7 @@ class Hold(StrEnum):
     """Why batches are held; the gate is open when no reason is left."""
 
     STOP = "the run stops"
+    START = "readers of other stages are still being started"
     SAVEPOINT = "a savepoint is to end the run here"
     BOUNDARY = "a barrier belongs here"
     FIRST_CHECKPOINT = "no checkpoint has completed yet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
 from dagster_ckpt.spark.streaming.background import Poller, ReusedThreads
 from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
-from dagster_ckpt.spark.streaming.gate import CommitBackpressure, longest_commit
+from dagster_ckpt.spark.streaming.gate import CommitBackpressure, Hold, longest_commit
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded, StreamingGateway
 from dagster_ckpt.spark.streaming.running_stage import (
@@ -35,7 +35,7 @@ from dagster_ckpt.spark.streaming.running_stage import (
     StreamingSettings,
     stop_stages,
 )
-from dagster_ckpt.spark.streaming.sources import BacklogReporter, EndOfInput, IdleOrders
+from dagster_ckpt.spark.streaming.sources import BacklogReporter, EndOfInput, IdleOrders, still_starting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,10 +166,7 @@ class StreamingRun:
             every=self.settings.tidy_tables_every,
         )
         finished = self._finished_before()
-        for uid in order:
-            self.stages[uid].start(self.spark, self.settings, is_finished=uid in finished)
-            self._wait_for_sources(at_most=self.settings.starting_at_once)
-        self._wait_for_sources(at_most=0)
+        self._start_queries(order, finished)
         self.gateway.loop = self.loop
         self.gateway.after_completion = self._tidy
         self.gateway.interval = effective_interval(self.coordinator.config)
@@ -181,6 +178,25 @@ class StreamingRun:
                 self.coordinator.report_stage(uid, StageStatus.RUNNING)
         self.poller.start()
         self.is_started.set()
+
+    def _start_queries(self, order: Sequence[StageUid], finished: Collection[StageUid]) -> None:
+        """Start a query each. Where they wait for one another no batch is let in before the last one is ready.
+
+        Readers of many channels take seconds to start, and minutes beside sources that run at full speed.
+        """
+        readers = [stage for stage in self.stages.values() if stage.worker.inputs]
+        gates = [stage.gate for stage in reversed(self.stages.values())]
+        if len(readers) > self.settings.starting_at_once:
+            for gate in gates:
+                gate.hold(Hold.START)
+        starting: list[RunningStage] = []
+        for uid in order:
+            self.stages[uid].start(self.spark, self.settings, is_finished=uid in finished)
+            starting.append(self.stages[uid])
+            starting = still_starting(starting, self.spark, self.settings, self.settings.starting_at_once)
+        still_starting(starting, self.spark, self.settings, at_most=0)
+        for gate in gates:
+            gate.open(Hold.START)
 
     def _finished_before(self) -> frozenset[StageUid]:
         """Return the stages that have finished in what the attempt goes on from: no source feeds them any more.
@@ -199,26 +215,6 @@ class StreamingRun:
                     "reads what has come to it since"
                 )
         return frozenset(found)
-
-    def _wait_for_sources(self, *, at_most: int) -> None:
-        """Every reader of a channel starts a Python process, which Spark gives ten seconds: too many at once fail."""
-        until = time.monotonic() + self.settings.start_timeout
-        while self._count_initializing() > at_most and time.monotonic() < until:
-            time.sleep(0.02)
-
-    def _count_initializing(self) -> int:
-        started = [stage for stage in self.stages.values() if stage.starts]
-        for stage in started:
-            if not stage.is_active:
-                self._started_again(stage)
-        return sum(stage.is_initializing for stage in started)
-
-    def _started_again(self, stage: RunningStage) -> bool:
-        """Start a stage once more whose reader was slow to start, and say so; else False."""
-        again = stage.start_again(self.spark, self.settings)
-        if again:
-            self.reporter.warn(f"the reader of stage {stage.uid} was slow to start: started again")
-        return again
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -274,7 +270,7 @@ class StreamingRun:
                 stage.is_over = True
             if stage.is_over or stage.is_active:
                 continue
-            if self._started_again(stage):
+            if stage.start_again(self.spark, self.settings):
                 continue
             error = stage.failure
             if error is None and stage.is_bounded and not stage.was_stopped:

@@ -174,6 +174,7 @@ class RunningStage:
         """
         if not is_retryable_start(self.failure) or self.starts >= MAX_START_ATTEMPTS:
             return False
+        self.stage_query.warn(f"the reader of stage {self.uid} was slow to start: started again")
         self.start(spark, settings)
         return True
 

@@ -1,10 +1,10 @@
-"""Input of a running stream: which sources have a backlog, which stages end, and rows put through a stage again."""
+"""Input of a running stream: readers that start, sources with a backlog, stages that end, rows put through again."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,24 @@ if TYPE_CHECKING:
 
 IDLE_AFTER = 1.0
 """Seconds without a batch, beyond two trigger intervals, after which no row is waited for."""
+
+
+def still_starting(
+    starting: Sequence[RunningStage], spark: SparkSession, settings: StreamingSettings, at_most: int
+) -> list[RunningStage]:
+    """Wait until so few stages start their readers, and return these.
+
+    Every reader of a channel starts a Python process, which Spark gives ten seconds: too many at once fail.
+    """
+    until = time.monotonic() + settings.start_timeout
+    while True:
+        for stage in starting:
+            if stage.starts and not stage.is_active:
+                stage.start_again(spark, settings)
+        starting = [stage for stage in starting if stage.is_initializing]
+        if len(starting) <= at_most or time.monotonic() >= until:
+            return list(starting)
+        time.sleep(0.02)
 
 
 @dataclass(frozen=True, slots=True)

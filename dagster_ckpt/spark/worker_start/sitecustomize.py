@@ -17,13 +17,17 @@ _LIB = os.sep + os.path.join("python", "lib", "")
 
 
 def without_zips(path: list[str]) -> list[str]:
-    """Return ``path`` without Spark's zips whose installed packages can be imported from it."""
-    return [entry for entry in path if _site_of(entry) not in path]
+    """Return ``path`` without Spark's zips whose installed packages can be imported from it.
+
+    Spark knows its home by the real path; that of an environment may go through a link.
+    """
+    real = {os.path.realpath(entry) for entry in path}
+    return [entry for entry in path if _site_of(entry) not in real]
 
 
 def _site_of(entry: str) -> str | None:
     """Return the folder whose installed package is what the zip ``entry`` holds, if there is one."""
-    home, lib, name = entry.rpartition(_LIB)
+    home, lib, name = os.path.realpath(entry).rpartition(_LIB)
     site = os.path.dirname(home)
     if not lib or not os.path.isfile(os.path.join(home, "__init__.py")):
         return None

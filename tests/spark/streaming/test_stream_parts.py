@@ -40,6 +40,8 @@ from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
 from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller, ReusedThreads
 from dagster_ckpt.spark.streaming.garbage import cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
+from dagster_ckpt.spark.streaming.run import StreamingRun
+from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
 from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
 from tests import progress
 from tests.lab.streams import until
@@ -89,6 +91,33 @@ def test_a_stopped_gate_ends_a_batch_that_waits_before_it_did_anything_and_stays
     gate.open()
     with pytest.raises(StoppedAtBatchBoundary):
         guarded(None, 8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("readers", "is_held"), [(2, True), (1, False)])
+def test_where_readers_wait_for_one_another_no_batch_is_let_in_before_the_last_is_ready(
+    readers: int, is_held: bool
+) -> None:
+    seen: list[bool] = []
+
+    class Starting:
+        def __init__(self, inputs: int) -> None:
+            self.worker, self.gate = SimpleNamespace(inputs=["input"] * inputs), BatchGate()
+            self.starts, self.is_active, self._looks = 0, True, 3
+
+        def start(self, *_: object, **__: object) -> None:
+            self.starts = 1
+
+        @property
+        def is_initializing(self) -> bool:
+            seen.append(any(stage.gate.is_held for stage in stages.values()))
+            self._looks -= 1
+            return self._looks > 0
+
+    stages = {StageUid(str(number)): Starting(min(number, 1)) for number in range(readers + 1)}
+    run: Any = SimpleNamespace(stages=stages, settings=StreamingSettings(starting_at_once=1), spark=None)
+    StreamingRun._start_queries(run, list(stages), ())
+    assert set(seen) == {is_held}
+    assert not any(stage.gate.is_held for stage in stages.values())
 
 
 # --- poller ---------------------------------------------------------------------------------------------------
