@@ -215,9 +215,11 @@ class RemoteKeys:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield every key below ``prefix``."""
         fs = self.fs
-        folder = self._path(prefix) if prefix else self._root
+        folder, below = (self._path(prefix) if prefix else self._root), {}
+        if prefix and self._protocol in _S3:  # else two requests more, for an object of the folder's own name
+            folder, below = self._root, {"prefix": f"{prefix}/"}
         try:
-            found = fs.find(folder, detail=True, withdirs=False)
+            found = fs.find(folder, detail=True, withdirs=False, **below)
         except FileNotFoundError:
             return
         if not isinstance(found, dict):  # adlfs names an object itself; below it there is none

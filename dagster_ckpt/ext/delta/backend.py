@@ -134,12 +134,13 @@ class DeltaBackend:
     def commit(self, version: DeltaVersion, change: Change) -> str:
         """Commit on top of exactly this version; going back, and new columns, are commits of their own."""
         number = version.number
+        actions: Sequence[AddAction | RemoveAction] = ()
         if change.goes_back:
             newer = self._go_back(version, change)
             if newer or change.between is not None:
                 raise Halfway
         elif change.batches:
-            self._add(version, change)
+            actions = self._add(version, change)
         elif change.copied is not None:
             rows = change.copied.source.lake.at(change.copied.number).scan()
             _commit(version, change.mark, lambda table, p: Outside.replace_rows(table, rows, p))
@@ -148,7 +149,7 @@ class DeltaBackend:
         else:
             _commit(version, change.mark, lambda table, p: Outside.write(table, [], p))
         if version.entry:
-            self.lake.leave(version.table, number + 1, change.mark.fields())
+            self.lake.leave_committed(version.table, number + 1, change.mark, actions)
         return str(number + 1)
 
     def _go_back(self, version: DeltaVersion, change: Change) -> dict[str, str]:
@@ -165,7 +166,7 @@ class DeltaBackend:
         _commit(version, mark, lambda table, p: Outside.restore(table, to, p))
         return mark.reapply
 
-    def _add(self, version: DeltaVersion, change: Change) -> None:
+    def _add(self, version: DeltaVersion, change: Change) -> Sequence[AddAction | RemoveAction]:
         table = version.table
         files, replaces = shown_files(change.batches)
         columns = self.columns([batch.row_schema for batch in from_last_replacing(change.batches)[0]])
@@ -178,7 +179,7 @@ class DeltaBackend:
         rewrites = bool(self.key) and (not replaces or bool(table.metadata().partition_columns))
         actions: Sequence[AddAction | RemoveAction]
         if rewrites:
-            self.staged.refuse_changed(files)
+            self.staged.refuse_changed(files, are_named=False)
             least = id_since(time.time() - self.keep_days * 86_400) if self.keep_days else ""
             actions = upsert(table, self.staged, files, key=self.key, is_alone=replaces, least=least)
         else:
@@ -187,6 +188,7 @@ class DeltaBackend:
         schema = schema_of(columns if replaces else table_columns(table))
         mark = change.mark.model_copy(update={"rewrites": rewrites})
         _commit(version, mark, lambda t, p: Outside.write(t, actions, p, mode=mode, schema=schema))
+        return actions
 
     # --- older versions ---------------------------------------------------------------------------------------
 

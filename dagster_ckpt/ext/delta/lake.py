@@ -146,6 +146,13 @@ class LeftOpen:
     """Moment of that, in the time of the process."""
     entry: dict[str, Any]
     """The whole of it, where the table was read as this version."""
+    added: str = ""
+    """A file that this version was committed with, where the table was not read as it; empty: there is none."""
+
+    def is_read_on(self) -> bool:
+        """Tell whether the table was read as this version since, and as the one that was committed."""
+        is_there = bool(self.added) and self.table.version() == self.version
+        return is_there and any(uri.endswith(f"/{self.added}") for uri in self.table.file_uris())
 
 
 @dataclass(frozen=True)
@@ -196,27 +203,36 @@ class Lake:
             left = self.left.pop()  # nobody else has it then
         except IndexError:
             return None
-        if self.root is None and left.entry and time.monotonic() - left.since < _FRESH:
+        is_remote = self.root is None
+        if is_remote and left.entry and time.monotonic() - left.since < _FRESH:
             return left.table, left.entry
         try:
+            if is_remote and left.table.version() == left.version:
+                found = left.table.history(1)  # with all that are newer
+                if len(found) == 1 and _says(found[0], left.said):
+                    return left.table, {**found[0], "version": left.version}
             left.table.update_incremental()
+            if is_remote and left.is_read_on():
+                return left.table, {**left.said, "version": left.version}
             back = left.table.version() - left.version
             found = self.history(left.table, back + 1) if back >= 0 else []
         except (client().exceptions.DeltaError, CheckpointError):
             return None  # read from its start, it says why
-        is_same = len(found) > back >= 0 and all(found[back].get(n) == said for n, said in left.said.items())
+        is_same = len(found) > back >= 0 and _says(found[back], left.said)
         return (left.table, found[0]) if is_same else None
 
-    def leave(
-        self, table: DeltaTable, number: int, said: dict[str, Any], entry: dict[str, Any] | None = None
-    ) -> None:
+    def leave(self, table: DeltaTable, number: int, entry: dict[str, Any]) -> None:
         """Let the next caller read on from a table whose use is over, and whose newest version says this.
 
         Nobody reads on from a version that was read before a commit of ours.
         """
-        if self.committed and number < self.committed[0]:
-            return
-        self.left[:] = [LeftOpen(table, number, said, time.monotonic(), entry or {})]
+        if not self.committed or number >= self.committed[0]:
+            self.left[:] = [LeftOpen(table, number, entry, time.monotonic(), entry)]
+
+    def leave_committed(self, table: DeltaTable, number: int, mark: Mark, actions: Sequence[Any]) -> None:
+        """Likewise from a version that was committed with this mark, and which the table was not read as."""
+        added = next((one.path for one in actions if isinstance(one, client().transaction.AddAction)), "")
+        self.left[:] = [LeftOpen(table, number, mark.fields(), time.monotonic(), {}, added)]
 
     def has_committed(self, number: int) -> None:
         """Have the next caller ask the store: version ``number`` was committed."""
@@ -280,6 +296,10 @@ class Lake:
     def elsewhere(self, uri: str) -> Lake:
         """Return another table, reached in the same way."""
         return replace(self, uri=uri, left=[], committed=[])
+
+
+def _says(entry: dict[str, Any], said: dict[str, Any]) -> bool:
+    return all(entry.get(name) == value for name, value in said.items() if name != "version")
 
 
 def _info(entry: bytes, what: str) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def merge_small(backend: DeltaBackend, version: DeltaVersion, attempt: AttemptId
     try:
         with committing(backend.place):
             Outside.write(version.table, actions, properties_of(said))
-        version.lake.leave(version.table, version.number + 1, said.fields())
+        version.lake.leave_committed(version.table, version.number + 1, said, actions)
     except Raced:
         return 0  # what was written is no commit's, and goes with the attempt's garbage
     return len(files)

@@ -26,7 +26,7 @@ from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
 from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, repeating, staying
 from dagster_ckpt.spark.sink.staged_rows import flush_staged
-from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
+from dagster_ckpt.spark.sink.table_files import READ_WHOLE, StagedFiles, partition_values
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -129,6 +129,7 @@ def write_files(
         max_open_files=_OPEN,
         basename_template=f"part-{uuid.uuid4()}-{{i}}.parquet",
         existing_data_behavior="overwrite_or_ignore",
+        create_dir=staged.table_dir is not None,  # in an object store: three requests for nothing
         use_threads=False,  # their order is kept
         file_visitor=note,
     )
@@ -173,7 +174,7 @@ class TableFileOfLog:
                 if value is None
                 else pc.field(name) == pa.scalar(value, schema.field(name).type)
             )
-        fragment = _FORMAT.make_fragment(f"{folder}/{self.path}", store, said)
+        fragment = _FORMAT.make_fragment(f"{folder}/{self.path}", store, said, file_size=self.bytes)
         try:
             rows = fragment.to_table(schema=schema, columns=list(names))
         except FileNotFoundError as error:
@@ -194,18 +195,20 @@ def _touched(
     table: DeltaTable, staged: StagedFiles, keys: pa.Table, schema: pa.Schema, least: str
 ) -> Iterator[tuple[TableFileOfLog, pa.Table]]:
     """Yield each file that has one of these keys, or one below ``least``, with its rows that have none."""
-    others = [name for name in schema.names if name not in keys.column_names]
     for file in files_of_log(table):
         if not (file.may_have(keys) or file.may_have_below(keys.column_names[0], least)):
             continue
-        there = file.read(staged, schema, keys.column_names)
-        stays = staying(there, keys)
+        is_far = (
+            staged.table_dir is None and file.bytes <= READ_WHOLE
+        )  # a second look costs more than its rows
+        there = file.read(staged, schema, schema.names if is_far else keys.column_names)
+        stays = staying(there.select(keys.column_names), keys)
         if least:
             stays = pc.and_(stays, pc.greater_equal(there[keys.column_names[0]], least))
         if pc.all(stays).as_py():
             continue
-        columns = {name: there[name] for name in keys.column_names}
-        if others:  # in the same order
+        columns = {name: there[name] for name in there.column_names}
+        if others := [name for name in schema.names if name not in columns]:  # in the same order
             rest = file.read(staged, schema, others)
             columns |= {name: rest[name] for name in others}
         yield file, pa.table([columns[name] for name in schema.names], schema=schema).filter(stays)

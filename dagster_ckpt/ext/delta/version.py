@@ -82,8 +82,9 @@ class Known:
     """The newest of them, as the log has it."""
 
     def follow(self, entry: dict[str, Any], names: SinkNames) -> None:
-        """Add what the log says of a version, where that is the next one."""
-        if entry and self.states and self.states[0].number + 1 == entry["version"]:
+        """Add what the log says of a version, where that is the next one; what a commit was to say tells no time."""
+        is_whole = "timestamp" in entry
+        if is_whole and self.states and self.states[0].number + 1 == entry["version"]:
             self.states.insert(0, _commit(entry, names))
             self.entries[:] = [entry]
 
@@ -137,7 +138,7 @@ class DeltaVersion(Version):
     def let_go(self) -> None:
         """Let the next caller read on from here."""
         if self.entry:
-            self.lake.leave(self.table, self.number, self.entry, self.entry)
+            self.lake.leave(self.table, self.number, self.entry)
 
     def forget_before(self, number: int) -> None:
         """Forget what was read of entries that the log has no more."""

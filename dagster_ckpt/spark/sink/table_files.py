@@ -34,7 +34,7 @@ begin with an underscore."""
 _PIECE = 8 * 1024 * 1024
 _TRANSFERS = 8
 """Files on their way to or from an object store at a time: each waits for answers most of its time."""
-_READ_WHOLE = 32 * 1024 * 1024
+READ_WHOLE = 32 * 1024 * 1024
 """Bytes of a file whose rows are fetched from an object store with one request."""
 _UPLOADED = "uploaded"
 """Below the sink's own folder: what it has uploaded, so that its publish need not fetch it again."""
@@ -174,12 +174,14 @@ class StagedFiles:
         self.refuse_changed(files)
         return map_in_parallel(self.footer, files, parallelism=_TRANSFERS)
 
-    def refuse_changed(self, files: Sequence[TableFile]) -> None:
+    def refuse_changed(self, files: Sequence[TableFile], *, are_named: bool = True) -> None:
         """Raise Corrupt, naming it, where a file is gone or not what was staged.
 
-        Reads all of them; in an object store those that this machine has no copy of. Of the others the size is asked.
+        Reads all of them; in an object store those that this machine has no copy of. Of the others the size is asked,
+        unless their rows alone are taken: ``are_named`` in the table.
         """
-        self._refuse_gone(files)
+        if are_named:
+            self._refuse_gone(files)
 
         def one(file: TableFile) -> None:
             with self.open(file) as handle:
@@ -208,7 +210,7 @@ class StagedFiles:
     def rows(self, file: TableFile) -> pa.Table:
         """Return a file's rows."""
         with self.open(file) as handle:
-            whole = file.bytes <= _READ_WHOLE and not isinstance(handle, pa.OSFile)
+            whole = file.bytes <= READ_WHOLE and not isinstance(handle, pa.OSFile)
             source = pa.BufferReader(handle.read_buffer()) if whole else handle
             return pq.read_table(source, partitioning=None, coerce_int96_timestamp_unit="us")
 
