@@ -18,8 +18,8 @@ from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ports import CheckpointStorage, CoordinatorStore
 from dagster_ckpt.runtime.attempt_setup import Admit, Listener, Ownership
 from dagster_ckpt.runtime.record_store import NOBODY, Operator
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
 from dagster_ckpt.spark.stage_report import Reporter, TableChanged, not_published
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint

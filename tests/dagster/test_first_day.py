@@ -26,7 +26,7 @@ from dagster_ckpt.core.restore_point import restore_point
 from dagster_ckpt.dagster.resources import pipeline as resources
 from dagster_ckpt.dagster.resources.pipeline import gone_with_container, why_not_written
 from dagster_ckpt.dagster.start import refuse_impossible
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
+from dagster_ckpt.spark.attempt.own_objects import StageArguments, call_stage
 
 VALID = "use letters, digits and '_', beginning with a letter and no word of Dagster's own, such as name="
 NOT_VALID = "Checkpoint configuration is not valid"

@@ -26,7 +26,8 @@ from dagster_ckpt.dagster.names import SPARK_KEY
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, first_line
 from dagster_ckpt.operations.snapshots.catalog import FoundSnapshot
 from dagster_ckpt.operations.snapshots.inspect import open_state, state_tables
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
+from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.in_flight import restore_logs
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.cluster.probe import prove_executors

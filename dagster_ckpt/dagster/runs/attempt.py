@@ -17,7 +17,7 @@ from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, resources_of, serving_now, spark_of
 from dagster_ckpt.running import Host
 from dagster_ckpt.runtime.attempt_setup import Admit, Ownership, admit_anyone
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.epoch.attempt import NotPublished
 from dagster_ckpt.spark.epoch.run import FailRun, RetryStage
 from dagster_ckpt.spark.stage_report import recent_checkpoints

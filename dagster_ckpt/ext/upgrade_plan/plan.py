@@ -42,7 +42,8 @@ from dagster_ckpt.ext.upgrade_plan.comparison import (
 )
 from dagster_ckpt.operations.restores.parts import late_readers
 from dagster_ckpt.operations.snapshots.export import ExportedFacts, StageFacts
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
+from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.schema import FORMAT
 from dagster_ckpt.spark.directories import AttemptDirectory

@@ -37,7 +37,7 @@ from dagster_ckpt.ports import CheckpointStorage
 from dagster_ckpt.programs import EpochEnd, host_epoch, hosted, run_epoch, turn_of
 from dagster_ckpt.running import Host, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit, Occupied, Ownership
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt
 from dagster_ckpt.spark.exchange.options import is_in_object_store
 from dagster_ckpt.spark.files import replace_whole

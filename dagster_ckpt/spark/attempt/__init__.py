@@ -12,5 +12,6 @@
 | ``query_state`` | a query's state and checkpointLocation; batches as sources are told |
 | ``own_objects`` | objects that are stages' own, begun with their states and noted batch by batch |
 | ``stage_query`` | a stage as a running query |
+| ``fan_out`` | sinks that take the batches of the query whose rows they read |
 | ``participant`` | the port of what writes a stage's batches in its place |
 """

@@ -29,6 +29,7 @@ from dagster_ckpt.runtime.record_store import RecordStore
 from dagster_ckpt.runtime.status import finished_stages
 from dagster_ckpt.runtime.stored import read_metadata
 from dagster_ckpt.spark.attempt.earlier_attempts import seen_in_directory
+from dagster_ckpt.spark.attempt.own_objects import StageArguments, call_stage
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup, StageGateway
 from dagster_ckpt.spark.attempt.restore import (
     AttemptRestorer,
@@ -41,7 +42,6 @@ from dagster_ckpt.spark.attempt.restore import (
 from dagster_ckpt.spark.attempt.showing import ShownBefore
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, call_stage
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import work_in
 from dagster_ckpt.spark.sink.port import AttemptId

@@ -1,4 +1,4 @@
-"""Objects of the stages that run in a query, with a state in each checkpoint (``state=``).
+"""Functions of the stages that run in a query, and their objects with a state in each checkpoint (``state=``).
 
 A batch that Spark repeats begins as it did; where its rows are settled, the state of the try that settled them counts.
 """
@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.judged_sinks import names_of_function
-from dagster_ckpt.authoring.own_objects import OwnState
+from dagster_ckpt.authoring.own_objects import OwnState, StageContext
 from dagster_ckpt.authoring.stages import StageDefinition
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.core.metadata_text import decode_state, encode_state
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.errors import row_error
+from dagster_ckpt.spark.session import session_settings
 from dagster_ckpt.spark.snapshot.batch_notes import OwnStatesNote, note_states, path_through, read_states
 from dagster_ckpt.spark.snapshot.capture import latest_committed_batch
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 
@@ -239,3 +240,52 @@ class OwnObjects:
 def columns_of(rows: Any) -> dict[str, str]:
     """Return the columns of rows, and their types."""
     return {one.name: one.dataType.simpleString() for one in rows.schema.fields}
+
+
+@dataclass(frozen=True, slots=True)
+class StageArguments:
+    """Arguments of a stage function from Dagster, beside its inputs."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Any = None
+    hooks: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+    """The stage's own object; None: a new one, where it has any."""
+
+
+def call_function(
+    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
+) -> DataFrame:
+    """Return the frame that a stage's function makes of its inputs, streams or not."""
+    given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
+    state = arguments.state
+    if state is None and stage.state is not None:
+        state = OwnState(stage.state, stage.partitions or 1).begun()
+    if stage.takes_spark:
+        given["spark"] = spark
+    if stage.takes_context:
+        given["context"] = StageContext(
+            spark=spark,
+            uid=stage.uid,
+            config=arguments.config,
+            resources=arguments.resources,
+            hooks=arguments.hooks,
+            state=state,
+        )
+    with session_settings(spark, stage.conf):
+        return stage.fn(**given)
+
+
+def call_stage(
+    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
+) -> DataFrame:
+    """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
+    frame = call_function(stage, spark, inputs, arguments)
+    if frame is None:
+        raise InvalidRequest(f"stage {stage.uid!r} returned nothing: end it with `return` and its DataFrame")
+    if not getattr(frame, "isStreaming", False):
+        raise InvalidRequest(
+            f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
+            "use spark.readStream in a source, and only streaming operators on inputs"
+        )
+    return frame

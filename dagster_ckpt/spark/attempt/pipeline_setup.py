@@ -14,8 +14,8 @@ from dagster_ckpt.core.checkpoint.tables import ShownTables
 from dagster_ckpt.core.ids import CheckpointId, StageUid
 from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.runtime.attempt_setup import RunSetup
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.probe import prove_executors
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.exchange.mounts import exchange_of, prove_reached

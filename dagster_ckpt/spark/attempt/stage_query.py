@@ -6,15 +6,16 @@ The same in both kinds of run; only the trigger and who releases barriers differ
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from dagster_ckpt.authoring.own_objects import OwnState, StageContext
 from dagster_ckpt.authoring.stages import StageDefinition, StageRole
 from dagster_ckpt.core.ids import BatchId, StageUid
 from dagster_ckpt.errors import CheckpointError, InvalidRequest
-from dagster_ckpt.spark.attempt.own_objects import OwnObjects
+from dagster_ckpt.spark.attempt.fan_out import FanOut, SinkBranch
+from dagster_ckpt.spark.attempt.own_objects import OwnObjects, StageArguments, call_function, call_stage
 from dagster_ckpt.spark.attempt.participant import (
     BatchFiles,
     ParticipantContext,
@@ -40,7 +41,12 @@ from dagster_ckpt.spark.plan.refusals import (
     refuse_mode,
 )
 from dagster_ckpt.spark.plan.rules import check_plan
-from dagster_ckpt.spark.plan.sources import ChainOfFrames, refuse_clean_source, renamed
+from dagster_ckpt.spark.plan.sources import (
+    ChainOfFrames,
+    refuse_clean_source,
+    renamed,
+    why_it_needs_a_query,
+)
 from dagster_ckpt.spark.plan.tree import has_processing_timers
 from dagster_ckpt.spark.session import session_settings, start_under_free_name
 from dagster_ckpt.spark.sink.committables import is_prepared
@@ -59,7 +65,6 @@ _IDLE_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 BatchWriter = Callable[["DataFrame", int], None]
 TableWriterFactory = Callable[["StageDefinition", StageDirectory, "DataFrame"], BatchWriter]
 
-
 log = logging.getLogger(__name__)
 
 
@@ -69,55 +74,6 @@ def _unguarded(write: BatchWriter) -> BatchWriter:
 
 def _nothing_again(uid: StageUid) -> None:
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class StageArguments:
-    """Arguments of a stage function from Dagster, beside its inputs."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    resources: Any = None
-    hooks: Mapping[str, Any] = field(default_factory=dict)
-    state: Any = None
-    """The stage's own object; None: a new one, where it has any."""
-
-
-def call_function(
-    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
-) -> DataFrame:
-    """Return the frame that a stage's function makes of its inputs, streams or not."""
-    given: dict[str, Any] = dict(zip(stage.inputs, inputs, strict=True))
-    state = arguments.state
-    if state is None and stage.state is not None:
-        state = OwnState(stage.state, stage.partitions or 1).begun()
-    if stage.takes_spark:
-        given["spark"] = spark
-    if stage.takes_context:
-        given["context"] = StageContext(
-            spark=spark,
-            uid=stage.uid,
-            config=arguments.config,
-            resources=arguments.resources,
-            hooks=arguments.hooks,
-            state=state,
-        )
-    with session_settings(spark, stage.conf):
-        return stage.fn(**given)
-
-
-def call_stage(
-    stage: StageDefinition, spark: SparkSession, inputs: Sequence[DataFrame], arguments: StageArguments
-) -> DataFrame:
-    """Return the frame a stage's function makes of its inputs. Raises InvalidRequest for no streaming DataFrame."""
-    frame = call_function(stage, spark, inputs, arguments)
-    if frame is None:
-        raise InvalidRequest(f"stage {stage.uid!r} returned nothing: end it with `return` and its DataFrame")
-    if not getattr(frame, "isStreaming", False):
-        raise InvalidRequest(
-            f"stage {stage.uid!r} returned {type(frame).__name__}, not a streaming DataFrame: "
-            "use spark.readStream in a source, and only streaming operators on inputs"
-        )
-    return frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +95,8 @@ class StageQuery:
     """Rows of a stage's own table that are to go through it again; None: none are."""
     sink_of: Callable[[StageUid], Sink] | None = None
     """Returns a stage's sink; None: nothing is asked of sinks ahead."""
+    fan_out: FanOut | None = None
+    """Takes the query's batches to its readers; None: they go to its channel."""
     compare: Callable[..., None] = check_plan
     """Compares the query's plan with the one that its state was made by (``check_plan``)."""
 
@@ -173,27 +131,53 @@ class StageQuery:
 
         Raises InvalidRequest when the function does not return a streaming DataFrame or its rows cannot be carried.
         """
-        try:
-            with session_settings(spark, self._settings):
-                return self._start(spark, available_now=available_now, interval=interval)
-        except Exception as error:
-            told = self.understood(error)
-            if told is None:
-                raise
-            raise told from error
+        with self._as_set(spark):
+            return self._start(spark, available_now=available_now, interval=interval)
 
     def planned(self, spark: SparkSession) -> DataFrame:
         """Return the rows of the query, planned and compared and not started; its channel gets its columns.
 
         Raises what ``start`` raises.
         """
+        with self._as_set(spark):
+            own = self._own_objects()
+            frame, _ = self._output(spark, own)
+            refuse_mode(self.pipeline.title(self.uid), frame, self.stage.output_mode)
+            self._batch_writer(frame, own)
+            return frame
+
+    def branch(self, spark: SparkSession) -> SinkBranch | str:
+        """Return the sink as a branch of the query that it reads, or why it needs a query of its own.
+
+        Raises what ``start`` raises.
+        """
+        with self._as_set(spark):
+            frame, inputs = self._output(spark, self._own_objects())
+            refuse_mode(self.pipeline.title(self.uid), frame, self.stage.output_mode)
+            if why := why_it_needs_a_query(frame, inputs):
+                return why
+            write = self.table_writer(self.stage, self.directory, frame)
+
+        def stage(batch: DataFrame, number: int) -> None:
+            write(call_function(self.stage, batch.sparkSession, [batch], self.arguments), number)
+
+        (upstream,) = self.pipeline.upstream[self.uid]
+        branch = SinkBranch(
+            uid=self.uid,
+            directory=self.directory,
+            log=self.log,
+            read=self.input_logs()[upstream],
+            names=names_of_inputs(self.pipeline, self.uid),
+            write=stage,
+        )
+        return "has rows in the channel" if branch.has_backlog else branch
+
+    @contextmanager
+    def _as_set(self, spark: SparkSession) -> Iterator[None]:
+        """Give the session the query's settings; what fails is told in one sentence where it can be."""
         try:
             with session_settings(spark, self._settings):
-                own = self._own_objects()
-                frame = self._output(spark, own)
-                refuse_mode(self.pipeline.title(self.uid), frame, self.stage.output_mode)
-                self._batch_writer(frame, own)
-                return frame
+                yield
         except Exception as error:
             told = self.understood(error)
             if told is None:
@@ -215,7 +199,7 @@ class StageQuery:
     ) -> StreamingQuery:
         stage = self.stage
         own = self._own_objects()
-        frame = self._output(spark, own)
+        frame, _ = self._output(spark, own)
         location, settings = checkpoint_location(spark, self.uid, self.directory.query, frame)
         writer = (
             frame.writeStream.outputMode(stage.output_mode)
@@ -239,8 +223,8 @@ class StageQuery:
     def _own_objects(self) -> OwnObjects:
         return OwnObjects.of(self.pipeline, self.uid, self.directory)
 
-    def _output(self, spark: SparkSession, own: OwnObjects) -> DataFrame:
-        """Return the rows of the query: its stages' functions, each called with what those before it returned."""
+    def _output(self, spark: SparkSession, own: OwnObjects) -> tuple[DataFrame, list[DataFrame]]:
+        """Return the rows of the query, each function called with what those before it returned, and its inputs."""
         frames: dict[StageUid, DataFrame] = {}
         read: list[tuple[StageUid, DataFrame]] = []
         chain = self.pipeline.chain_of(self.uid)
@@ -275,7 +259,7 @@ class StageQuery:
             functions={str(uid): digest_of(self._definition(uid).fn) for uid in frames},
             renamed=renamed(self.pipeline, self.uid),
         )
-        return frame
+        return frame, [rows for _, rows in read]
 
     def _tell_random_keys(self, frame: DataFrame) -> None:
         """Warn of a key that is another one each time its row is processed: nothing ever replaces its row."""
@@ -371,7 +355,8 @@ class StageQuery:
                 channel = self._channel(frame, own, marked=marked)
             except InvalidRequest as error:
                 raise InvalidRequest(f"{self._whose(self.uid)}: {error}") from error
-            return own.writer(channel, is_settled=lambda batch: self.log.find_batch(batch) is not None)
+            writer = own.writer(channel, is_settled=lambda batch: self.log.find_batch(batch) is not None)
+            return writer if self.fan_out is None else self.fan_out.instead_of(writer, frame)
         log, write = self.log, self.table_writer(self.stage, self.directory, frame)
 
         def write_and_note(batch: DataFrame, batch_id: int) -> None:

@@ -18,9 +18,10 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.request import CheckpointRequest, Failed, Rejected, Triggered
 from dagster_ckpt.errors import CheckpointError, Corrupt, Fenced, Unavailable
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.participant import Requeue
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
+from dagster_ckpt.spark.attempt.stage_query import StageQuery
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.channel.log import ChannelLog, Outdated

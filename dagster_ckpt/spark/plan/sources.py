@@ -193,6 +193,24 @@ def why_it_leaves_its_inputs(frame: DataFrame, inputs: Sequence[DataFrame]) -> s
     return ""
 
 
+_OF_ITS_MOMENT = re.compile(r"expressions\.(?:\w+\.)*(?:Current\w+|LocalTimestamp|Now|\w*Subquery)\"")
+
+
+def why_it_needs_a_query(frame: DataFrame, inputs: Sequence[DataFrame]) -> str:
+    """Return why a stage cannot take rows batch by batch, as a table; empty: its rows are the same then.
+
+    Beyond what may run in its reader's query: nothing but its one input is read, and no moment, which Spark fixes for
+    a query's batch.
+    """
+    plan = analyzed(frame)
+    if plan is None or sum(not node["_children"] for node in walk(plan)) != 1:
+        return "reads more than its input"
+    if why := why_it_leaves_its_reader(frame) or why_it_leaves_its_inputs(frame, inputs):
+        return why
+    is_of_moment = _OF_ITS_MOMENT.search(str(analyzed_plan(frame).toJSON()))
+    return "asks for the moment, or for other rows" if is_of_moment else ""
+
+
 def why_it_reads_apart(inputs: Sequence[StageUid]) -> str:
     """Return why none of a stage's inputs is part of its query: Spark counts a stream that is given twice as one
     source, with two offsets.

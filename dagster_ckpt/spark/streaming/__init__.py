@@ -13,7 +13,6 @@
 | ``snapshot_job`` | the asynchronous part of a stage's snapshot, and those of a stage that are in progress |
 | ``restart`` | restart strategies |
 | ``sources`` | which sources have a backlog, and when stages have ended; idle ones restarted for requeued rows |
-| ``garbage`` | removes log entries and table files that nothing restorable needs any more |
 | ``progress`` | measures a run while it runs; reports that progress now and then |
-| ``background`` | threads that never keep the process alive: for deletions, for snapshots |
+| ``background`` | threads that never keep the process alive: for deletions, snapshots, garbage |
 """

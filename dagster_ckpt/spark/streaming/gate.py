@@ -20,10 +20,15 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId
 from dagster_ckpt.core.messages import BarrierOptions
 from dagster_ckpt.core.units import duration
 from dagster_ckpt.ports import Clock
+from dagster_ckpt.spark.attempt.query_state import read_source_batch
 from dagster_ckpt.spark.stage_report import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from dagster_ckpt.authoring.stage_settings import SourceBatch
+    from dagster_ckpt.spark.channel.log import ChannelLog
+    from dagster_ckpt.spark.directories import StageDirectory
 
 BatchWriter = Callable[["DataFrame", int], None]
 
@@ -58,6 +63,7 @@ class Hold(StrEnum):
     START = "readers of other stages are still being started"
     SAVEPOINT = "a savepoint is to end the run here"
     BOUNDARY = "a barrier belongs here"
+    READERS = "it is not known yet who takes them"
     FIRST_CHECKPOINT = "no checkpoint has completed yet"
     SLOW_COMMIT = "tables take longer to commit than rows to come"
 
@@ -156,6 +162,23 @@ class InducedBarriers:
     last_batch: Callable[[], BatchId | None]
     """The last batch that is written; None: none, and the beginning is a boundary."""
     _waiting: list[Trigger] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        gate: BatchGate,
+        barrier_after: Callable[[SourceBatch], object] | None,
+        directory: StageDirectory,
+        written: ChannelLog,
+    ) -> InducedBarriers | None:
+        """Return the barriers that a stage's author places; None: nothing is said of them."""
+        if barrier_after is None:
+            return None
+        return cls(
+            gate=gate,
+            is_boundary=lambda batch: bool(barrier_after(read_source_batch(directory.query, batch))),
+            last_batch=written.last_batch,
+        )
 
     def add(self, trigger: Trigger) -> None:
         """Let a trigger wait; from now on the gate stops the query at the next boundary."""

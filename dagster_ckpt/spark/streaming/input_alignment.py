@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
@@ -130,6 +130,23 @@ class InputChannel:
     def backlog(self) -> int:
         """Log entries with rows that wait for the reader."""
         return len(self.rows)
+
+
+def newest_barrier(log: ChannelLog) -> CheckpointId:
+    """Return the newest barrier in a log; 0: there is none."""
+    barriers = (e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, BarrierEntry))
+    return max(barriers, default=CheckpointId(0))
+
+
+def release_earlier(release: Release, mode: CheckpointingMode, over: Iterable[CheckpointId]) -> None:
+    """Let readers pass the barriers that are in the logs: those checkpoints are over, completed or not."""
+    match mode:
+        case CheckpointingMode.AT_LEAST_ONCE:
+            release.everything()
+        case CheckpointingMode.EXACTLY_ONCE:
+            release.reset(max(over, default=CheckpointId(0)))
+        case _:
+            assert_never(mode)
 
 
 @dataclass(kw_only=True)

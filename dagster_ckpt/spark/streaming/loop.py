@@ -8,8 +8,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, assert_never
+from typing import Any, ClassVar, assert_never
 
 from dagster_ckpt.core.checkpoint.tables import ShownTables
 from dagster_ckpt.core.ids import CheckpointId, StageUid
@@ -131,12 +132,17 @@ class BarrierLoop:
         clock: Clock,
         on_error: Callable[[StageUid, Exception], None],
         cuts: InstantCuts,
+        still: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """``order``: stages after their inputs, so that a barrier may pass the whole graph in one look."""
+        """``order``: stages after their inputs, so that a barrier may pass the whole graph in one look.
+
+        ``still``: held while anything is decided, by a query as well while it commits for others (``FanOut``).
+        """
         self.workers = workers
         for worker in workers.values():
             worker.feeders = [workers[upstream] for upstream in worker.inputs]
         self._cuts = cuts
+        self._still = still or nullcontext()
         self._order = tuple(order)
         self._has_channels = any(worker.inputs for worker in workers.values())
         self._clock = clock
@@ -180,7 +186,8 @@ class BarrierLoop:
         decided = False
         for uid in self._order:
             try:
-                decided |= self.workers[uid].sweep(now)
+                with self._still:
+                    decided |= self.workers[uid].sweep(now)
             except (
                 Exception
             ) as error:  # a stage that cannot align fails the run; its supervisor decides what follows
@@ -208,7 +215,8 @@ class BarrierLoop:
             except queue.Empty:
                 return took
             took = True
-            self._take(message)
+            with self._still:
+                self._take(message)
         return took
 
     def _take(self, message: Message) -> None:

@@ -18,14 +18,13 @@ from dagster_ckpt.errors import CheckpointError, Fenced
 from dagster_ckpt.ports import Clock
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.spark.attempt.earlier_attempts import TableCleanUp
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.sinks import PipelineSinks
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.lost import ExecutorWatch
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.plan.errors import was_stopped
 from dagster_ckpt.spark.stage_report import Reporter
-from dagster_ckpt.spark.streaming.background import Poller, ReusedThreads
-from dagster_ckpt.spark.streaming.garbage import TableGarbage, cut_logs
+from dagster_ckpt.spark.streaming.background import Poller, ReusedThreads, TableGarbage, cut_logs
 from dagster_ckpt.spark.streaming.gate import CommitBackpressure, Hold, longest_commit
 from dagster_ckpt.spark.streaming.instant_cut import InstantCuts
 from dagster_ckpt.spark.streaming.loop import BarrierLoop, JobEnded, StreamingGateway
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 LOOK_AT_QUERIES_EVERY = 0.25
 CUT_LOGS_EVERY = 10.0
 FINAL_CHECKPOINT_EVERY = 2.0
-
-
-# --- how an attempt ends ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +109,7 @@ class StreamingRun:
     _final_from: CheckpointId | None = None
     _final_at: float = 0.0
     _cutting: threading.Lock = field(default_factory=threading.Lock)
+    _still: threading.RLock = field(default_factory=threading.RLock)
     _threads: ReusedThreads = field(default_factory=lambda: ReusedThreads("snapshot"))
     _backlog: BacklogReporter = field(init=False)
     _end_of_input: EndOfInput = field(init=False)
@@ -140,6 +137,7 @@ class StreamingRun:
             settings=self.settings,
             job_ended=lambda uid, number: self.loop.post(JobEnded(uid, number)),
             on_finished=self._finished.add,
+            still=self._still,
             run_apart=self._threads.submit,
             warn=self.reporter.warn,
         )
@@ -152,6 +150,7 @@ class StreamingRun:
             on_error=lambda uid, error: self._ends.put(
                 StageDied(uid, f"{self.pipeline.title(uid)}: {error}", error)
             ),
+            still=self._still,
             cuts=InstantCuts(self.coordinator.config, has_hooks=bool(self.pipeline.hooks)),
         )
         self.poller = Poller(self._poll, on_error=self._poll_failed)
@@ -192,6 +191,8 @@ class StreamingRun:
         starting: list[RunningStage] = []
         for uid in order:
             self.stages[uid].start(self.spark, self.settings, is_finished=uid in finished)
+            if why := self.stages[uid].fan_out(self.spark, self.stages):
+                self.reporter.info(f"stage {uid} writes a channel for its sinks: {why}")
             starting.append(self.stages[uid])
             starting = still_starting(starting, self.spark, self.settings, self.settings.starting_at_once)
         still_starting(starting, self.spark, self.settings, at_most=0)
@@ -276,13 +277,13 @@ class StreamingRun:
             if error is None and stage.is_bounded and not stage.was_stopped:
                 self._source_ended(stage)
                 continue
-            told = None if error is None else stage.stage_query.understood(error)
+            query = stage.told_by
+            told = None if error is None else query.understood(error)
             if told is not None:
                 told.__cause__ = error
-                return StageDied(uid, str(told), told)
-            title = self.pipeline.title(uid)
-            message = f"{title} failed: {error}" if error else was_stopped(title)
-            return StageDied(uid, message, error)
+                return StageDied(query.uid, str(told), told)
+            title = self.pipeline.title(query.uid)
+            return StageDied(query.uid, f"{title} failed: {error}" if error else was_stopped(title), error)
         return None
 
     def _source_ended(self, stage: RunningStage) -> None:

@@ -5,29 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.stage_settings import Boundedness
-from dagster_ckpt.core.alignment import Decline
-from dagster_ckpt.core.config import CheckpointingMode
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
+from dagster_ckpt.spark.attempt.fan_out import FanOut, SinkBranch, may_fan_out
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.participant import Requeue
-from dagster_ckpt.spark.attempt.query_state import read_source_batch
-from dagster_ckpt.spark.attempt.stage_query import StageArguments, StageQuery
-from dagster_ckpt.spark.channel.entries import BarrierEntry, DataEntry
-from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.attempt.stage_query import StageQuery
+from dagster_ckpt.spark.channel.entries import DataEntry
 from dagster_ckpt.spark.channel.positions import CommittedBatches, names_of_inputs
 from dagster_ckpt.spark.java.process import MAX_START_ATTEMPTS, is_retryable_start
 from dagster_ckpt.spark.java.sessions import has_read_everything, progress_since
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.stage_report import BatchMeter
 from dagster_ckpt.spark.streaming.gate import BatchGate, Hold, InducedBarriers, StoppedAtBatchBoundary
-from dagster_ckpt.spark.streaming.input_alignment import InputChannel
-from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob
+from dagster_ckpt.spark.streaming.input_alignment import InputChannel, newest_barrier, release_earlier
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJob, confirm_later, decline_later
 from dagster_ckpt.spark.streaming.stage_worker import StageWorker
 
 if TYPE_CHECKING:
@@ -67,6 +64,8 @@ class StageSetup:
     settings: StreamingSettings
     job_ended: Callable[[StageUid, CheckpointId], None]
     on_finished: Callable[[StageUid], None]
+    still: AbstractContextManager[Any]
+    """Held while checkpoints are cut."""
     run_apart: Callable[[Callable[[], None]], None]
     """Runs what it is given in a thread of its own."""
     warn: Callable[[str], None]
@@ -90,6 +89,10 @@ class RunningStage:
     starts: int = 0
     refused: BaseException | None = None
     """Why its query could not be restarted."""
+    host: RunningStage | None = None
+    """The stage whose query hands its batches to this one, which has none of its own."""
+    branch: SinkBranch | None = None
+    """Of a sink with a host."""
 
     @classmethod
     def prepare(
@@ -103,6 +106,7 @@ class RunningStage:
             pipeline=setup.pipeline,
             uid=uid,
             attempt=setup.attempt,
+            fan_out=_fan_out(setup, uid, gate),
             table_writer=setup.tables.writer,
             arguments=arguments.get(uid, StageArguments()),
             members=arguments,
@@ -112,8 +116,8 @@ class RunningStage:
             sink_of=setup.tables.of,
         )
         logs = stage_query.input_logs()
-        over = {upstream: _newest_barrier(log) for upstream, log in logs.items()}
-        _release_earlier(setup, stage_query, over.values())
+        over = {upstream: newest_barrier(log) for upstream, log in logs.items()}
+        release_earlier(stage_query.release, setup.coordinator.config.mode, over.values())
         batches = CommittedBatches(
             stage_query.directory.query,
             inputs=names_of_inputs(setup.pipeline, uid),
@@ -138,10 +142,12 @@ class RunningStage:
             gate=gate,
             snapshotter=_snapshotter(setup, stage_query),
             make_job=lambda cut, worker: _job(setup, stage_query, cut, worker),
-            decline_later=_decline_later,
-            confirm_aborted=lambda number, stage: _confirm_later(setup, number, stage),
+            decline_later=decline_later,
+            confirm_aborted=lambda number, stage: confirm_later(setup.coordinator, number, stage),
             on_finished=setup.on_finished,
-            induced=_induced(stage_query, gate),
+            induced=InducedBarriers.of(
+                gate, stage_query.stage.barrier_after, stage_query.directory, stage_query.log
+            ),
             keeps_rows=stage_query.stage.table is not None,
             begins_at=stage_query.log.end,
         )
@@ -160,12 +166,39 @@ class RunningStage:
             if not self.worker.inputs:
                 self.stage_query.planned(spark)
                 return
+        self.worker.batches_kept = batches_kept(spark)
+        if self.host is not None:
+            return
         self.starts += 1
-        self.worker.batches_kept = int(str(spark.conf.get("spark.sql.streaming.minBatchesToRetain")))
         if self.is_bounded:
             self.query = self.stage_query.start(spark, available_now=True)
             return
         self.query = self.stage_query.start(spark, interval=f"{settings.trigger_interval:.3f} seconds")
+
+    def fan_out(self, spark: SparkSession, stages: Mapping[StageUid, RunningStage]) -> str:
+        """Let the readers take the batches where they may, then let batches come; return why not, empty: they do.
+
+        Raises what planning a reader raises.
+        """
+        fan_out = self.stage_query.fan_out
+        if fan_out is None:
+            return ""
+        readers = self.stage_query.pipeline.consumers(self.uid)
+        why = "has FINISHED"
+        if self.query is not None:
+            kept = batches_kept(spark)
+            why = fan_out.begin(readers, lambda uid: stages[uid].stage_query.branch(spark), kept)
+        for branch in fan_out.branches:
+            stages[branch.uid].host, stages[branch.uid].branch = self, branch
+        self.gate.open(Hold.READERS)
+        return why
+
+    @property
+    def told_by(self) -> StageQuery:
+        """The query that tells a failure in one sentence: of the sink that was staging, where it takes batches."""
+        fan_out = self.stage_query.fan_out
+        failing = None if fan_out is None else fan_out.failing
+        return self.stage_query if failing is None else replace(self.stage_query, uid=failing, fan_out=None)
 
     def start_again(self, spark: SparkSession, settings: StreamingSettings) -> bool:
         """Start a query once more that only failed because a reader's process was slow to start; else False.
@@ -199,6 +232,8 @@ class RunningStage:
     @property
     def is_active(self) -> bool:
         """True while Spark runs the query."""
+        if self.host is not None:
+            return self.host.is_active
         return self.query is not None and bool(self.query.isActive)
 
     @property
@@ -251,6 +286,10 @@ class RunningStage:
 
     def new_progress(self) -> list[dict[str, Any]]:
         """Return Spark's reports of batches that were not counted yet; none when the query cannot be asked."""
+        if self.branch is not None:
+            done = [*self.branch.done]
+            del self.branch.done[: len(done)]
+            return done
         with suppress(Exception):
             return progress_since(self.query, self.meter.last_batch) if self.query else []
         return []
@@ -318,33 +357,20 @@ def _stop_query(query: StreamingQuery) -> None:
         query.stop()
 
 
+def batches_kept(spark: SparkSession) -> int:
+    """Return of how many batches Spark keeps positions and commits."""
+    return int(str(spark.conf.get("spark.sql.streaming.minBatchesToRetain")))
+
+
 # --- helpers of prepare -------------------------------------------------------------------------------------------
 
 
-def _induced(query: StageQuery, gate: BatchGate) -> InducedBarriers | None:
-    barrier_after = query.stage.barrier_after
-    if barrier_after is None:
+def _fan_out(setup: StageSetup, uid: StageUid, gate: BatchGate) -> FanOut | None:
+    directory = setup.attempt.stage(uid)
+    if not setup.coordinator.config.operator_chaining or not may_fan_out(setup.pipeline, uid, directory):
         return None
-    folder = query.directory.query
-    return InducedBarriers(
-        gate=gate,
-        is_boundary=lambda batch: bool(barrier_after(read_source_batch(folder, batch))),
-        last_batch=query.log.last_batch,
-    )
-
-
-def _newest_barrier(log: ChannelLog) -> CheckpointId:
-    barriers = (e.checkpoint_id for _, e in log.entries(log.start) if isinstance(e, BarrierEntry))
-    return max(barriers, default=CheckpointId(0))
-
-
-def _release_earlier(setup: StageSetup, query: StageQuery, over: Any) -> None:
-    """Barriers that are in the logs already belong to checkpoints that are over, completed or not."""
-    match setup.coordinator.config.mode:
-        case CheckpointingMode.AT_LEAST_ONCE:
-            query.release.everything()
-        case CheckpointingMode.EXACTLY_ONCE:
-            query.release.reset(max(over, default=CheckpointId(0)))
+    gate.hold(Hold.READERS)
+    return FanOut(directory=directory, still=setup.still)
 
 
 def _job(setup: StageSetup, query: StageQuery, cut: Cut, worker: StageWorker) -> SnapshotJob:
@@ -368,29 +394,3 @@ def _job(setup: StageSetup, query: StageQuery, cut: Cut, worker: StageWorker) ->
         done=done,
         run_apart=setup.run_apart,
     )
-
-
-def _decline_later(snapshotter: StageSnapshotter, effect: DeclineCheckpoint | Decline) -> None:
-    """Declining asks the coordinator store: the barrier loop does not wait for it."""
-    message = effect.message if isinstance(effect, DeclineCheckpoint) else effect.reason.text
-
-    def decline() -> None:
-        with suppress(CheckpointError):
-            snapshotter.coordinator.decline(
-                effect.checkpoint_id,
-                snapshotter.attempt,
-                effect.reason,
-                message,
-                transient=False,
-                retries_left=0,
-            )
-
-    threading.Thread(target=decline, name="decline", daemon=True).start()
-
-
-def _confirm_later(setup: StageSetup, number: CheckpointId, uid: StageUid) -> None:
-    def confirm() -> None:
-        with suppress(CheckpointError):
-            setup.coordinator.confirm_aborted(number, uid)
-
-    threading.Thread(target=confirm, name="confirm-aborted", daemon=True).start()

@@ -23,8 +23,8 @@ from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.mailbox import Mailbox
 from dagster_ckpt.spark.attempt.attempt import Attempt, with_hooks
 from dagster_ckpt.spark.attempt.earlier_attempts import mark_ended
+from dagster_ckpt.spark.attempt.own_objects import StageArguments
 from dagster_ckpt.spark.attempt.pipeline_setup import PipelineSetup
-from dagster_ckpt.spark.attempt.stage_query import StageArguments
 from dagster_ckpt.spark.cluster.lost import abandon_if_deserted, not_for_ever
 from dagster_ckpt.spark.plan.errors import ChangedQuery
 from dagster_ckpt.spark.streaming.background import DaemonBackground

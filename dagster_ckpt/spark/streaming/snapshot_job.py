@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ from dagster_ckpt.spark.channel.positions import CommittedBatches
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 
 if TYPE_CHECKING:
+    from dagster_ckpt.core.alignment import Decline
+    from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
+    from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
     from dagster_ckpt.spark.sink.phases import SinkPart
 
 _LOOK_EVERY = 0.005
@@ -217,3 +221,31 @@ class SnapshotJobs:
             for uid, position in pinned.items():
                 needed[uid] = min(needed.get(uid, position), position)
         return needed
+
+
+def decline_later(snapshotter: StageSnapshotter, effect: DeclineCheckpoint | Decline) -> None:
+    """Decline a checkpoint, which asks the coordinator store: the barrier loop does not wait for it."""
+    message = effect.message if isinstance(effect, DeclineCheckpoint) else effect.reason.text
+
+    def decline() -> None:
+        with suppress(CheckpointError):
+            snapshotter.coordinator.decline(
+                effect.checkpoint_id,
+                snapshotter.attempt,
+                effect.reason,
+                message,
+                transient=False,
+                retries_left=0,
+            )
+
+    threading.Thread(target=decline, name="decline", daemon=True).start()
+
+
+def confirm_later(coordinator: CheckpointCoordinator, number: CheckpointId, uid: StageUid) -> None:
+    """Tell the coordinator, which asks its store, that a stage is done with a checkpoint that was given up."""
+
+    def confirm() -> None:
+        with suppress(CheckpointError):
+            coordinator.confirm_aborted(number, uid)
+
+    threading.Thread(target=confirm, name="confirm-aborted", daemon=True).start()

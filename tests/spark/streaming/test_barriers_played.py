@@ -17,7 +17,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.spark.channel.entries import MIN_EMPTY_ENTRIES_PER_BATCH, CancelEntry
-from dagster_ckpt.spark.streaming.garbage import MIN_ENTRIES_TO_TRUNCATE, cut_logs
+from dagster_ckpt.spark.streaming.background import MIN_ENTRIES_TO_TRUNCATE, cut_logs
 from dagster_ckpt.spark.streaming.gate import Hold, InducedBarriers
 from dagster_ckpt.spark.streaming.loop import IsAborted
 from tests.properties import examples

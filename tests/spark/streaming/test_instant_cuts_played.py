@@ -18,8 +18,8 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.spark.channel.entries import BarrierEntry
 from dagster_ckpt.spark.channel.log import ChannelLog
-from dagster_ckpt.spark.streaming import garbage
-from dagster_ckpt.spark.streaming.garbage import cut_logs
+from dagster_ckpt.spark.streaming import background
+from dagster_ckpt.spark.streaming.background import cut_logs
 from dagster_ckpt.spark.streaming.gate import InducedBarriers
 from dagster_ckpt.spark.streaming.instant_cut import NotAtOnce, batch_before
 from tests.properties import examples
@@ -392,7 +392,7 @@ def test_every_checkpoint_restores_exactly_while_logs_are_cleaned(
     graph: Graph, unaligned: bool, data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(garbage, "MIN_ENTRIES_TO_TRUNCATE", 1)
+        patch.setattr(background, "MIN_ENTRIES_TO_TRUNCATE", 1)
         stage = keeping(play(Path(made), graph, unaligned=unaligned), 8)
         batches = st.tuples(st.sampled_from(sorted(graph)), st.integers(1, 12))
         for move in data.draw(st.lists(st.one_of(batches, MOVES), max_size=60)):

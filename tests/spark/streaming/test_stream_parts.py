@@ -37,8 +37,7 @@ from dagster_ckpt.spark.sink.port import SinkPosition
 from dagster_ckpt.spark.sink.published import note_published
 from dagster_ckpt.spark.snapshot.capture import read_offsets
 from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
-from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller, ReusedThreads
-from dagster_ckpt.spark.streaming.garbage import cut_point
+from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller, ReusedThreads, cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.run import StreamingRun
 from dagster_ckpt.spark.streaming.running_stage import StreamingSettings
@@ -106,6 +105,9 @@ def test_where_readers_wait_for_one_another_no_batch_is_let_in_before_the_last_i
 
         def start(self, *_: object, **__: object) -> None:
             self.starts = 1
+
+        def fan_out(self, *_: object) -> str:
+            return ""
 
         @property
         def is_initializing(self) -> bool:
