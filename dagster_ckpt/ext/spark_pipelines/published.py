@@ -159,7 +159,8 @@ def _token(table: ComputedTable, reads: Mapping[StageUid, Sink], permit: CommitP
 def state_of(sink: Sink) -> str:
     """Return a text that is another one for each state of a table; empty: it shows nothing."""
     at = sink.position()
-    return "" if at is None or at.head is None else json.dumps([at.lineage, at.head, at.through_batch])
+    shown = None if at is None else [at.lineage, at.head, at.through_batch, at.others]
+    return "" if at is None or at.head is None else json.dumps(shown)
 
 
 def _rows(sink: Sink, spark: SparkSession) -> DataFrame | None:

@@ -85,6 +85,8 @@ class SinkPosition:
     """Checkpoint whose rows it shows now; None: it shows no rows of any."""
     through_batch: int | None = None
     """Last micro-batch of the stage that it shows."""
+    others: int | None = None
+    """The table's own number of somebody else's newest change of rows since the sink's first; None: none is known."""
 
     @property
     def attempt(self) -> AttemptId:
@@ -373,10 +375,7 @@ class Sink(ABC):
         return {}
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
-        """Return the pins of the outside that a restore of this cut needs, and for how long they are there.
-
-        Needs no attempt, changes nothing. Default: whether the sink can be rolled back to it.
-        """
+        """Return what of the outside a restore of this cut needs, and until when it is there; changes nothing."""
         why = self.cannot_roll_back(cut)
         return (Pin(what=self.place, is_there=not why, advice=why),)
 

@@ -267,6 +267,20 @@ def test_a_log_that_was_put_back_between_two_publishes_is_read_anew(tmp_path: Pa
     assert keys(run) == [1, 2, 3, 100, 100]
 
 
+def test_a_position_tells_that_somebody_else_has_changed_rows_and_stays_that_one(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    told = []
+    for number in (1, 2, 3):
+        run.batch([(number, number)])
+        run.publish(number)
+        told.append(run.sink.position().others)  # type: ignore[union-attr]
+        if number == 1:
+            Reader(run.sink.place).delete("k = 1")
+            told.append(run.sink.position().others)  # type: ignore[union-attr]
+        Reader(run.sink.place).optimize.compact()
+    assert told == [None, 2, 2, 2]
+
+
 def test_an_older_version_that_somebody_restores_shows_less(tmp_path: Path) -> None:
     """Our newest commit is still in the log: the table passed for showing it, and its rows were gone for good."""
     run = begun(tmp_path)

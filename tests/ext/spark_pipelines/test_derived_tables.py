@@ -44,9 +44,11 @@ class ShownRows:
     by_head: dict[int, list[int]]
     head: int
     place: str = "here"
+    others: int | None = None
 
     def position(self) -> SinkPosition:
-        return SinkPosition(lineage="l", epoch=1, checkpoint_id=2, head=self.head, through_batch=self.head)
+        shown = SinkPosition(lineage="l", epoch=1, checkpoint_id=2, head=self.head, through_batch=self.head)
+        return replace(shown, others=self.others)
 
     def rows(self) -> Frame:
         return Frame(self.by_head[self.head])
@@ -146,6 +148,9 @@ def test_it_is_computed_again_for_other_rows_only(lab: Lab) -> None:
     lab.sink.head = 2
     assert lab.refresh() is not None
     assert lab.computed.shown == [3]
+    lab.sink.others, lab.sink.by_head[2] = 5, [1]
+    assert lab.refresh() is not None
+    assert lab.computed.shown == [1], "somebody else has deleted a row"
     lab.table = replace(lab.table, each_run=True)
     assert lab.refresh() is not None
     assert lab.refresh() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, ClassVar
@@ -200,7 +200,7 @@ class Version(ABC):
     @property
     def position(self) -> SinkPosition | None:
         """The same in the port's words."""
-        return None if self.mark is None else self.mark.position()
+        return None if self.mark is None else replace(self.mark.position(), others=self.theirs)
 
     @property
     def owner(self) -> str:
