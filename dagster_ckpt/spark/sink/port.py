@@ -375,7 +375,7 @@ class Sink(ABC):
         return {}
 
     def pins(self, cut: SinkCut) -> Sequence[Pin]:
-        """Return what of the outside a restore of this cut needs, and until when it is there; changes nothing."""
+        """Return the pins of the outside that a restore of this cut needs, and until when each is there."""
         why = self.cannot_roll_back(cut)
         return (Pin(what=self.place, is_there=not why, advice=why),)
 
