@@ -134,3 +134,31 @@ def first_line(cause: object) -> str:
     """Return the first line of an error or a text, at most 500 characters; the name of an error that says nothing."""
     said = str(cause).strip().partition("\n")[0][:500]
     return said or (type(cause).__name__ if isinstance(cause, BaseException) else "")
+
+
+_NO_DISK = re.compile(
+    r"disk is full|disk I/O error|unable to open database file|readonly database|No space left on device"
+    r"|Disk quota exceeded|Mkdirs failed to create"
+)
+"""A disk without room, without inodes, or without the right to write, in the words of systems and databases."""
+ROOM = "make room on its disk, or give access to it"
+
+
+def is_of_disk(said: str) -> bool:
+    """Tell whether a refusal is that of a disk that takes nothing more."""
+    return _NO_DISK.search(said) is not None
+
+
+def way_out(cause: str) -> str:
+    """Return advice for a refusal that may pass."""
+    return f"{ROOM}, then retry" if is_of_disk(cause) else "retry"
+
+
+def with_room(said: str) -> str:
+    """Return what was said, with the way out where it is of a full disk."""
+    return f"{said}; {ROOM}" if is_of_disk(said) else said
+
+
+def in_words(error: BaseException) -> str:
+    """Return what an error says, and its class where it is not the library's."""
+    return str(error) if isinstance(error, CheckpointError) else with_room(f"{type(error).__name__}: {error}")

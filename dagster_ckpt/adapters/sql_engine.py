@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
 from dagster_ckpt.core.paths import refuse_split_password
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, install_extra
+from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, Unavailable, install_extra, way_out
 
 BUSY_SECONDS = 30
 """How long a call waits for a lock, or a server for an answer, before it counts as unavailable."""
@@ -148,4 +148,4 @@ def classified(error: exc.SQLAlchemyError | OSError, url: URL) -> CheckpointErro
         return Unavailable(
             f"{place} does not answer ({cause}): correct host and port of its URL (store_url), or start the server"
         )
-    return Unavailable(f"{place} did not carry the call out ({cause}); nothing was changed: retry")
+    return Unavailable(f"{place} did not carry the call out ({cause}); nothing was changed: {way_out(cause)}")

@@ -38,7 +38,7 @@ from dagster_ckpt.core.paths import (
     size_text,
 )
 from dagster_ckpt.digests import digest_bytes
-from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, way_out
 from dagster_ckpt.ports import AuditRow, Committed, Conflict, HistoryRow, StoredRecord
 
 _AT_ONCE = 500
@@ -140,7 +140,7 @@ class SqlCheckpointStorage:
         if writer is None:
             raise Unavailable(
                 f"{key!r} was not committed to the coordinator store at {self._database.shown} ({failure}); "
-                "nothing was changed: retry"
+                f"nothing was changed: {way_out(str(failure))}"
             ) from failure
         return digest_bytes(row["content"]) if writer == row["write_id"] else AlreadyExists(key)
 
@@ -300,7 +300,7 @@ class SqlCoordinatorStore:
         if version == expected:
             raise Unavailable(
                 f"version {expected + 1} of pipeline {pipeline!r} was not committed to the coordinator store "
-                f"at {self._database.shown} ({failure}); nothing was changed: retry"
+                f"at {self._database.shown} ({failure}); nothing was changed: {way_out(str(failure))}"
             ) from failure
         if version == expected + 1:
             return Conflict(_stored(row))

@@ -29,13 +29,17 @@ def milliseconds(value: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return how long ago something was, with one unit: ``33 min ago``, ``2 d ago``."""
-    if seconds < 1:
+    """Return how long ago something was, with one unit: ``33 min ago``, ``2 d ago``.
+
+    By a clock that was ahead by more than a minute: ``2 d ahead``.
+    """
+    if -60 < seconds < 1:
         return "now"
+    where = "ago" if seconds > 0 else "ahead"
     for unit, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:.0f} {name} ago"
-    return f"{seconds:.0f} s ago"
+        if abs(seconds) >= unit:
+            return f"{abs(seconds) / unit:.0f} {name} {where}"
+    return f"{seconds:.0f} s {where}"
 
 
 def size(count: float | None) -> str:

@@ -81,7 +81,7 @@ def _restorable_row(page: CheckpointPage, one: SnapshotSummary, links: Links) ->
     gone = no_longer(one.key, one.lost, one.lost_since)
     note = " · ".join(filter(None, (one.name, one.note, gone)))
     named = f"<b>{escape(one.key)}</b>" + (f'<div class="k">{escape(note)}</div>' if note else "")
-    taken = "-" if one.completed_at is None else ago(max(0.0, page.now - one.completed_at))
+    taken = "-" if one.completed_at is None else ago(page.now - one.completed_at)
     at = f'<span title="{moment(one.completed_at)}">{taken}</span>'
     kind = "savepoint" if "savepoint" in one.kind else "checkpoint"
     tag = f'<span class="tag {"save" if kind == "savepoint" else "ok"}">{kind}</span>'
@@ -246,7 +246,7 @@ def _history_row(page: CheckpointPage, row: CheckpointStatistics, links: Links) 
     elif run:
         run = escape(run)
     what = told or (f"run {run}" if run else "")
-    at = f'<span title="{moment(row.triggered_at)}">{ago(max(0.0, page.now - row.triggered_at))}</span>'
+    at = f'<span title="{moment(row.triggered_at)}">{ago(page.now - row.triggered_at)}</span>'
     flying = size(row.persisted_in_flight) if row.persisted_in_flight else "-"
     number = f'<a href="#c{row.checkpoint_id}">{row.checkpoint_id}</a>'
     return _row(
@@ -300,7 +300,7 @@ def last_failure(page: CheckpointPage) -> str:
     failed, done = page.statistics.latest_failed, page.statistics.latest_completed
     told = [escape(page.job_failure)] if page.job_failure else []
     if failed is not None and (done is None or failed.checkpoint_id > done.checkpoint_id):
-        since = ago(max(0.0, page.now - (failed.ended_at or failed.triggered_at)))
+        since = ago(page.now - (failed.ended_at or failed.triggered_at))
         why = escape(failed.failure_message or failed.failure_reason)
         told.append(f"{failed.kind.noun} {failed.checkpoint_id} failed {since}: {why}")
     return "".join(f'<div class="card alarm">{text}</div>' for text in told)
@@ -319,7 +319,7 @@ def _index_row(name: str, page: CheckpointPage | str) -> str:
     done = page.statistics.latest_completed
     since = [row for row in page.statistics.history if done is None or row.checkpoint_id > done.checkpoint_id]
     failed = sum(row.status is CheckpointStatus.FAILED for row in since)
-    newest = "-" if done is None else ago(max(0.0, page.now - (done.ended_at or done.triggered_at)))
+    newest = "-" if done is None else ago(page.now - (done.ended_at or done.triggered_at))
     alive = "" if page.is_alive else " · no process is alive"
     return _row(
         link,
@@ -339,7 +339,7 @@ def audit(page: CheckpointPage, links: Links) -> str:
         if one.run_id and links.run is not None:
             run = f'<a href="{escape(links.run(one.run_id))}">{run}</a>'
         who = " · ".join(part for part in (escape(one.who), f"run {run}" if run else "") if part) or "-"
-        at = f'<span title="{moment(one.at)}">{ago(max(0.0, page.now - one.at))}</span>'
+        at = f'<span title="{moment(one.at)}">{ago(page.now - one.at)}</span>'
         shown = "<br>".join(escape(line) for line in one.shown.splitlines()) or "-"
         rows.append(
             _row(

@@ -92,7 +92,29 @@ def test_a_mistake_is_told_in_one_line(run: Program, world: World, words: str, c
 
 
 def test_where_nothing_is_stored_that_is_said(run: Program, world: World, tmp_path: Path) -> None:
+    world.store.pipelines()
+    assert run("list").stdout == "no snapshot: nothing has run\n"
+    world.write(world.record())
+    assert run("list", "--history").stdout == "no snapshot of 1 pipeline: sales\n"
     world.checkpoint(1)
     told = run.bare("list", "--from-storage", "--storage", str(tmp_path / "empty")).stdout
     assert told == f"no snapshot is stored there: {tmp_path / 'empty'}\n"
     assert "(the same moment)" in run("diff", "latest", "latest").stdout
+
+
+def test_what_no_person_has_to_act_upon_is_not_called_healthy(run: Program, world: World) -> None:
+    world.live("totals")
+    told = run("doctor").stdout
+    assert "overdue" in told
+    assert told.endswith("nobody has to act\n")
+
+
+def test_a_snapshot_of_a_clock_that_was_ahead_is_not_taken_now(
+    run: Program, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world.checkpoint(1)
+    monkeypatch.setattr("time.time", lambda: -3 * 86_400.0)
+    for words in ("list", "list --pipelines", "history -p sales"):
+        assert "3 d ahead" in run(*words.split()).stdout
+    run("page", "-p", "sales", "-o", str(tmp_path / "page.html"))
+    assert "3 d ahead" in (tmp_path / "page.html").read_text()

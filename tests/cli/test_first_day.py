@@ -221,6 +221,11 @@ def test_a_machine_without_java_is_told_before_anything_else_happens(write: obje
         ('password authentication failed for user "shop"', "correct user, password or database of its URL"),
         ('database "shop" does not exist', "correct user, password or database of its URL"),
         ("connection refused by the pooler", "nothing was changed: retry"),
+        (
+            "database or disk is full",
+            "nothing was changed: make room on its disk, or give access to it, then retry",
+        ),
+        ("disk I/O error", "make room on its disk, or give access to it, then retry"),
     ],
 )
 def test_a_store_that_lets_nobody_in_is_not_to_be_tried_again(refused: str, said: str) -> None:

@@ -132,7 +132,7 @@ def _cells(page: CheckpointPage, row: CheckpointStatistics) -> tuple[str, ...]:
         str(row.checkpoint_id),
         row.kind.noun,
         row.status.value.replace("_", " "),
-        ago(max(0.0, page.now - row.triggered_at)),
+        ago(page.now - row.triggered_at),
         duration(row.duration),
         size(row.bytes_full),
         size(row.bytes_new),
@@ -164,7 +164,7 @@ def audit(work: Invocation, *, pipeline: str, limit: int, previews: bool) -> Exi
         return ExitCode.FINE
     if not previews:
         now = time.time()
-        rows = [(ago(max(0.0, now - row.at)), row.what, row.key or NOTHING, _who(row)) for row in found]
+        rows = [(ago(now - row.at), row.what, row.key or NOTHING, _who(row)) for row in found]
         work.output.list("", ("when", "what", "snapshot", "who"), rows)
         return ExitCode.FINE
     for row in found:

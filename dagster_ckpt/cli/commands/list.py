@@ -13,7 +13,7 @@ from dagster_ckpt.cli.context import ExitCode, Invocation, command, pipeline_opt
 from dagster_ckpt.core.ids import PipelineId, pipeline_id
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.restore.horizon import Horizon, no_longer
-from dagster_ckpt.core.units import ago, duration, moment, size
+from dagster_ckpt.core.units import ago, counted, duration, moment, size
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import load_record, readers_of
 from dagster_ckpt.operations.snapshots.catalog import (
@@ -73,7 +73,13 @@ def list_(
             names, lambda name: rows_of(deployment, name)[:limit], strict=strict
         )
         work.output.result(summaries)
-        _show_snapshots(work, summaries, long=long, horizons=_horizons(code, summaries))
+        if not summaries and not unreadable:
+            whose = (
+                f" of {counted(len(names), 'pipeline')}: {', '.join(names)}" if names else ": nothing has run"
+            )
+            work.output.say(f"no snapshot{whose}")
+        else:
+            _show_snapshots(work, summaries, long=long, horizons=_horizons(code, summaries))
         _show_readers(work, [name for name in names if name not in unreadable], is_one=strict)
     for name, error in unreadable.items():
         click.echo(f"Error: {name}: {error}", err=True)
@@ -165,7 +171,7 @@ def _show_readers(work: Invocation, names: Sequence[PipelineId], *, is_one: bool
 
 
 def _short_row(s: SnapshotSummary, now: float, horizons: Horizons, *, is_newest: bool) -> tuple[str, ...]:
-    taken = ago(max(0.0, now - (s.completed_at or s.triggered_at)))
+    taken = ago(now - (s.completed_at or s.triggered_at))
     sizes = size(s.bytes_full), size(s.bytes_new)
     timed = _left(s, horizons) if horizons else duration(s.duration)
     beside = s.kept_for.replace(" and its", ",") if s.kept_for.startswith("its") else ""
@@ -214,7 +220,7 @@ def _show_pipelines(work: Invocation, found: Sequence[PipelineSummary], *, long:
 
 
 def _taken(p: PipelineSummary, now: float) -> str:
-    return "-" if p.latest_completed_at is None else ago(max(0.0, now - p.latest_completed_at))
+    return "-" if p.latest_completed_at is None else ago(now - p.latest_completed_at)
 
 
 def _long_row(s: SnapshotSummary) -> tuple[Any, ...]:

@@ -180,5 +180,6 @@ def doctor(work: Invocation, *, pipeline: str, repair: bool, code: CodeOptions) 
     if found.horizons:
         lines = [(horizon.key, horizon.sentence()) for horizon in found.horizons]
         work.output.table("", ("snapshot", "restorable"), lines)
-    work.output.say("healthy" if found.is_healthy else "somebody should act")
+    fine = "nobody has to act" if found.findings else "healthy"
+    work.output.say(fine if found.is_healthy else "somebody should act")
     return ExitCode.FINE if found.is_healthy else ExitCode.TROUBLE

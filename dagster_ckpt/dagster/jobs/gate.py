@@ -102,7 +102,7 @@ def sentence_of(preview: RestorePreview) -> str:
     """Return a preview in one sentence."""
     if not preview.is_possible:
         return f"restoring {preview.snapshot} would be refused: {preview.refusals[0]}"
-    age = f", completed {ago(max(0.0, time.time() - preview.completed_at))}," if preview.completed_at else ""
+    age = f", completed {ago(time.time() - preview.completed_at)}," if preview.completed_at else ""
     return (
         f"restoring {preview.snapshot}{age} would bring back {size(preview.bytes)} of state in "
         f"{counted(len(preview.stages), 'stage')}, read {counted(len(preview.replay), 'source')} again and touch "
@@ -176,10 +176,10 @@ def _age(preview: RestorePreview) -> dict[str, Any]:
     """Return when the snapshot was completed, and how far back that is."""
     if not preview.completed_at:
         return {}
-    since = max(0.0, time.time() - preview.completed_at)
+    since = time.time() - preview.completed_at
     return {
         "completed": dg.MetadataValue.text(f"{moment(preview.completed_at)}, {ago(since)}"),
-        "goes_back": dg.MetadataValue.text(duration(since)),
+        "goes_back": dg.MetadataValue.text(duration(max(0.0, since))),
     }
 
 

@@ -195,7 +195,7 @@ def history_metadata(
             (
                 f"`{snapshot_key(row.kind, row.checkpoint_id)}`"
                 + (f" {row.trigger.name}" if row.trigger.name else ""),
-                f"{datetime.fromtimestamp(row.triggered_at, UTC):%H:%M:%S}, {ago(max(0.0, moment - row.triggered_at))}",
+                f"{datetime.fromtimestamp(row.triggered_at, UTC):%H:%M:%S}, {ago(moment - row.triggered_at)}",
                 row.status.value.replace("_", " "),
                 duration(row.duration),
                 size(row.bytes_full),

@@ -16,7 +16,7 @@ from pathlib import Path
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
 from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted, NotifyComplete, TriggerStages
-from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, in_words
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.sinks import may_show, sink_cut
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
@@ -170,7 +170,7 @@ class _Job:
         )
 
     def _decline(self, error: Exception) -> None:
-        text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+        text = in_words(error)
         try:
             self.coordinator.decline(
                 self.checkpoint_id,

@@ -18,6 +18,7 @@ from dagster_ckpt.errors import (
     OutcomeUnknown,
     Unavailable,
     install_extra,
+    with_room,
 )
 from dagster_ckpt.spark.sink.versioned.engine import Raced
 from dagster_ckpt.spark.sink.versioned.marks import Mark
@@ -360,7 +361,7 @@ def reading(uri: str) -> Iterator[None]:
     except errors.DeltaProtocolError as error:
         raise InvalidRequest(f"table {uri} uses what delta-rs cannot read: {error}") from error
     except (errors.DeltaError, OSError) as error:
-        raise Unavailable(f"table {uri} could not be read: {error}. It is tried again") from error
+        raise Unavailable(f"table {uri} could not be read: {_said(error)}. It is tried again") from error
 
 
 @contextlib.contextmanager
@@ -387,9 +388,18 @@ def committing(uri: str) -> Iterator[None]:
                 f"table {uri} has lost rows of this version: {error}. Choose a later checkpoint"
             ) from error
         raise OutcomeUnknown(
-            f"a commit to table {uri} failed and may have happened: {error}. It is repeated: it is idempotent"
+            f"a commit to table {uri} failed and may have happened: {_said(error)}. It is repeated: it is idempotent"
         ) from error
     except OSError as error:
         raise OutcomeUnknown(
-            f"a commit to table {uri} failed and may have happened: {error}. It is repeated: it is idempotent"
+            f"a commit to table {uri} failed and may have happened: {_said(error)}. It is repeated: it is idempotent"
         ) from error
+
+
+_ARROW = re.compile(r"\s*(?:\x1b\[[\d;]*m)*↳(?:\x1b\[[\d;]*m)*\s*")
+"""What the client puts before each cause, on a line of its own and in a colour."""
+
+
+def _said(error: Exception) -> str:
+    """Return what the client says on one line, and the way out of a full disk."""
+    return with_room(_ARROW.sub(": ", str(error)).strip())

@@ -16,7 +16,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
 from dagster_ckpt.core.paths import refuse_split_password
-from dagster_ckpt.errors import CheckpointError, InvalidRequest, OutcomeUnknown, Unavailable, install_extra
+from dagster_ckpt.errors import (
+    CheckpointError,
+    InvalidRequest,
+    OutcomeUnknown,
+    Unavailable,
+    install_extra,
+    way_out,
+)
 
 BUSY_SECONDS = 30
 """How long a call waits for a lock, or for an answer to a connection, before it counts as unavailable."""
@@ -197,7 +204,8 @@ class Database:
         try:
             connection = self._engine.connect()
         except exc.DBAPIError as error:
-            raise Unavailable(f"{self.place} cannot be reached ({_cause(error)}): retry") from error
+            cause = _cause(error)
+            raise Unavailable(f"{self.place} cannot be reached ({cause}): {way_out(cause)}") from error
         try:
             yield connection
         finally:
@@ -212,7 +220,10 @@ class Database:
             )
         if _is_refusal(error):
             return InvalidRequest(f"{self.place} refuses these rows, nothing was changed: {_cause(error)}")
-        return Unavailable(f"{self.place} did not carry it out, nothing was changed ({_cause(error)}): retry")
+        cause = _cause(error)
+        return Unavailable(
+            f"{self.place} did not carry it out, nothing was changed ({cause}): {way_out(cause)}"
+        )
 
 
 def _engine(url: URL, place: str) -> Engine:

@@ -9,13 +9,23 @@ import linecache
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.authoring.stages import StageRole
 from dagster_ckpt.core.ids import StageUid
-from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, NotFound, Unavailable, first_line
+from dagster_ckpt.errors import (
+    CheckpointError,
+    Corrupt,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+    first_line,
+    is_of_disk,
+    with_room,
+)
 from dagster_ckpt.spark.java.process import JAVA_GONE, is_java_gone, is_retryable_start
 
 if TYPE_CHECKING:
@@ -48,6 +58,7 @@ _RAISED = re.compile(r"^(?=\S)(?!File )(?P<said>[\w.]+(?:: .*)?)$", re.MULTILINE
 _CONDITION = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\] (?P<said>[^\n]*)")
 _READ = re.compile(r"while reading file (?P<file>\S+?)\.?\s*(?:SQLSTATE|$)")
 """Which file Spark read, in a condition before the one that says what was wrong with it."""
+_CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<said>\w[^\n]*)$", re.MULTILINE)
 _QUERY = re.compile(r"Identifier: (\S+) \[id = ")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 _LIBRARIES = tuple(str(folder) for folder in (*sysconfig.get_paths().values(), Path(__file__).parents[2]))
@@ -186,15 +197,26 @@ def _source_of(trace: str, frame: re.Match[str]) -> str:
 def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError | None:
     """Return Spark's own sentence: without wrappers, plan and state, after the line that asked for it."""
     conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
+    causes = list(_causes(error, text))
     if not conditions:
-        return None
+        return StageFailed(f"{name}: {with_room(causes[-1])}; {GOES_ON}") if causes else None
     said = first_line(_SQLSTATE.sub("", conditions[-1]["said"])).rstrip(";.")
+    if full := next(filter(is_of_disk, reversed(causes)), ""):
+        return StageFailed(f"{name}: {said}: {with_room(full)}; {GOES_ON}")
     if read := next((file for found in conditions if (file := _READ.search(found["said"]))), None):
         said = f"{read['file']}: {said}" if read["file"] not in said else said
     at = _own_line(error)
     if at:
         return InvalidRequest(f"{at}: {said} ({name})")
     return StageFailed(f"{name}: {said}; {GOES_ON}")
+
+
+def _causes(error: BaseException, text: str) -> Iterator[str]:
+    """Yield a line for each cause that Java names below an error, the innermost last."""
+    yield from (first_line(found["said"]) for found in _CAUSED.finditer(text))
+    while (below := getattr(error, "_cause", None)) is not None:
+        error = below
+        yield first_line(error)
 
 
 def _own_line(error: BaseException, called: str = "call_stage") -> str:

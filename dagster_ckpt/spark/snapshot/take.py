@@ -15,7 +15,14 @@ from dagster_ckpt.core.coordinator.state import AckDurability
 from dagster_ckpt.core.ids import BatchId, CheckpointId, ExecutionAttempt, LogPosition, StageUid
 from dagster_ckpt.core.messages import AcknowledgeResult, CheckpointFailureReason, StageAcknowledgement
 from dagster_ckpt.core.model import FileEntry, ObjectRef, SnapshotMetrics, StageSnapshot, TableSnapshot
-from dagster_ckpt.errors import CheckpointError, Corrupt, Declined, Fenced, OutcomeUnknown, Unavailable
+from dagster_ckpt.errors import (
+    Corrupt,
+    Declined,
+    Fenced,
+    OutcomeUnknown,
+    Unavailable,
+    in_words,
+)
 from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
 from dagster_ckpt.runtime.stored import CheckpointLocation
 from dagster_ckpt.spark.directories import StageDirectory
@@ -337,7 +344,7 @@ class StageSnapshotter:
     def _decline(
         self, cut: Cut, reason: CheckpointFailureReason, error: Exception, retries_left: int
     ) -> SnapshotOutcome:
-        message = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+        message = in_words(error)
         decision = self.coordinator.decline(
             cut.checkpoint_id,
             self.attempt,

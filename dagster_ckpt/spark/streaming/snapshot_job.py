@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
 from dagster_ckpt.core.messages import CheckpointFailureReason
-from dagster_ckpt.errors import CheckpointError, Declined, Fenced
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, in_words
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
@@ -101,7 +101,7 @@ class SnapshotJob:
                 return None
 
     def _declined(self, error: Exception) -> SnapshotOutcome:
-        text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+        text = in_words(error)
         decision = self.snapshotter.coordinator.decline(
             self.cut.checkpoint_id,
             self.snapshotter.attempt,

@@ -51,9 +51,37 @@ KEYED = "add key=[...] to the sink, the columns it is grouped by, and the table 
 WATERMARK = "; or add a watermark (withWatermark) to its input, and rows come once their window is closed"
 
 
+FULL = """py4j.protocol.Py4JJavaError: An error occurred while calling o7.parquet.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.Thing.run(Thing.scala:1)
+Caused by: java.io.IOException: Mkdirs failed to create file:/t/batch-1 (exists=false, cwd=file:/)
+\tat org.apache.hadoop.fs.ChecksumFileSystem.create(ChecksumFileSystem.java:4)
+"""
+WRITE = """[TASK_WRITE_FAILED] Task failed while writing rows to file:/t/batch-1. SQLSTATE: 58030
+Caused by: java.io.IOException: No space left on device
+"""
+ROOM = "; make room on its disk, or give access to it"
+
+
 @pytest.mark.parametrize(
     ("stage", "text", "kind", "said"),
     [
+        (
+            STAGE,
+            PROXY + FULL + END,
+            StageFailed,
+            "stage clean: IOException: Mkdirs failed to create file:/t/batch-1 (exists=false, cwd=file:/)"
+            + ROOM
+            + GOES_ON,
+        ),
+        (
+            STAGE,
+            PROXY + WRITE + END,
+            StageFailed,
+            "stage clean: Task failed while writing rows to file:/t/batch-1: IOException: No space left on device"
+            + ROOM
+            + GOES_ON,
+        ),
         (
             STAGE,
             PROXY + WORKER + END,
