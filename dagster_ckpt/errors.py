@@ -155,10 +155,10 @@ def way_out(cause: str) -> str:
 
 
 def with_room(said: str) -> str:
-    """Return what was said, with the way out where it is of a full disk."""
+    """Return the sentence, with the way out where it is of a full disk."""
     return f"{said}; {ROOM}" if is_of_disk(said) else said
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an error says, and its class where it is not the library's."""
+    """Return the sentence of an error, and its class where it is not the library's."""
     return str(error) if isinstance(error, CheckpointError) else with_room(f"{type(error).__name__}: {error}")

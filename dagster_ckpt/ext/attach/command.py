@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from dagster_ckpt.cli.context import ExitCode, Invocation, command
+from dagster_ckpt.cli.context import ExitCode, Invocation, command, refuse_unused
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
 from dagster_ckpt.core.ids import CheckpointId, PipelineId
 from dagster_ckpt.core.request import CheckpointRequest
@@ -21,6 +23,10 @@ from dagster_ckpt.ext.attach.rewriting import adopted_program
 from dagster_ckpt.spark.java.process import configures_logging, without_chatter
 from dagster_ckpt.spark.java.sessions import keep_errors_off_the_console
 from dagster_ckpt.spark.plan.errors import end_of_program
+from dagster_ckpt.spark.session import without_java
+
+_ELSEWHERE = ("store", "storage", "savepoints", "storage_option")
+"""Options that name places of pipelines, whose parts may lie apart."""
 
 
 @command("run", short_help="a program, its streaming queries attached")
@@ -60,6 +66,11 @@ def run(
         raise InvalidRequest(
             "say where its checkpoints are to be: --base-dir DIR (environment: DAGSTER_CKPT_BASE)"
         )
+    source = click.get_current_context().get_parameter_source
+    typed = {
+        f"--{name.replace('_', '-')}": source(name) is ParameterSource.COMMANDLINE for name in _ELSEWHERE
+    }
+    refuse_unused(typed, "says nothing to run: all that an attached program keeps is below --base-dir")
     settings = {"interval": interval} if interval else {}
     attached = attach(
         pipeline,
@@ -69,6 +80,10 @@ def run(
         keep_rows_of=keep_rows_of,
         **settings,
     )
+    ours = [name for option in run.params for name in option.opts]
+    for word in arguments:
+        if near := get_close_matches(word.partition("=")[0], ours, n=1, cutoff=0.8):
+            click.echo(f"dagster_ckpt: {word} goes to {program}: did you mean {near[0]}?", err=True)
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).resolve().parent))
     attached.is_quiet = not configures_logging({})
@@ -80,7 +95,8 @@ def run(
     except BaseException as error:
         if attached.was_stopped and isinstance(error, KeyboardInterrupt):
             return  # the signal that ends a program which does not end by itself
-        told = end_of_program(error, called="_run_code") if isinstance(error, Exception) else None
+        by_itself = end_of_program(error, called="_run_code") if isinstance(error, Exception) else None
+        told = without_java(error) or by_itself
         attached.failed(told or error)
         if told is None or told is error:
             raise

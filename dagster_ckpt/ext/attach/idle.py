@@ -10,7 +10,7 @@ from dagster_ckpt.core.config import CheckpointConfig
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.paths import local_folder
 from dagster_ckpt.core.request import CheckpointRequest, Completed
-from dagster_ckpt.errors import Declined, NotFound
+from dagster_ckpt.errors import Declined, InvalidRequest, NotFound
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.owner import ProgramOwner
 from dagster_ckpt.ext.attach.program import ProgramDirectory
@@ -29,7 +29,12 @@ DEFAULTS = {
 def program_deployment(base_dir: str) -> tuple[Deployment, Path]:
     """Return the deployment in a folder, and its folder of programs. Raises InvalidRequest."""
     base = Path(local_folder(base_dir, setting="base_dir")).expanduser().absolute()
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"base_dir: the folder {base} cannot be made, because {error.strerror}: name another one"
+        ) from error
     deployment = Locations(base=str(base)).open(StoreExpectation.MAY_BEGIN)
     migrate: Callable[[], None] = getattr(deployment.store, "migrate")  # noqa: B009 - of SQL stores
     migrate()

@@ -401,5 +401,5 @@ _ARROW = re.compile(r"\s*(?:\x1b\[[\d;]*m)*↳(?:\x1b\[[\d;]*m)*\s*")
 
 
 def _said(error: Exception) -> str:
-    """Return what the client says on one line, and the way out of a full disk."""
+    """Return the sentence of the client on one line, and the way out of a full disk."""
     return with_room(_ARROW.sub(": ", str(error)).strip())

@@ -121,8 +121,13 @@ class Drains:
                 told = query.understood(error)
                 if told is not None:
                     raise told from error
-                if not is_retryable_start(error) or len(ran) >= MAX_START_ATTEMPTS:
+                if not is_retryable_start(error):
                     raise
+                if len(ran) >= MAX_START_ATTEMPTS:
+                    raise Unavailable(
+                        f"{name}: the process of its reader did not start in time, {len(ran)} times: run again when "
+                        "the machine is less busy"
+                    ) from error
             finally:
                 _stop(begun.running)
             self._reporter.warn(f"the reader of stage {query.uid} was slow to start: started again")

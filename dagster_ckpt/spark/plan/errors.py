@@ -58,7 +58,9 @@ _RAISED = re.compile(r"^(?=\S)(?!File )(?P<said>[\w.]+(?:: .*)?)$", re.MULTILINE
 _CONDITION = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_]{3,}(?:\.[A-Z0-9_]+)*)\] (?P<said>[^\n]*)")
 _READ = re.compile(r"while reading file (?P<file>\S+?)\.?\s*(?:SQLSTATE|$)")
 """Which file Spark read, in a condition before the one that says what was wrong with it."""
-_CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<said>\w[^\n]*)$", re.MULTILINE)
+_CAUSED = re.compile(
+    r"(?:^Caused by: (?:[\w$]+\.)*|terminated with exception: )(?P<said>\w[^\n]*)$", re.MULTILINE
+)
 _QUERY = re.compile(r"Identifier: (\S+) \[id = ")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 _LIBRARIES = tuple(str(folder) for folder in (*sysconfig.get_paths().values(), Path(__file__).parents[2]))
@@ -213,7 +215,7 @@ def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError |
 
 def _causes(error: BaseException, text: str) -> Iterator[str]:
     """Yield a line for each cause that Java names below an error, the innermost last."""
-    yield from (first_line(found["said"]) for found in _CAUSED.finditer(text))
+    yield from (first_line(_SQLSTATE.sub("", found["said"])).rstrip(".") for found in _CAUSED.finditer(text))
     while (below := getattr(error, "_cause", None)) is not None:
         error = below
         yield first_line(error)

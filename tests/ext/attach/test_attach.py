@@ -182,6 +182,34 @@ def test_readers_are_cut_before_the_queries_they_read_and_unknown_writers_last()
         ring.readers_first()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--base-dir /dev/null/x",
+            "the folder /dev/null/x cannot be made, because Not a directory: name another one",
+        ),
+        ("--base-dir {0} --store sqlite:///x", "all that an attached program keeps is below --base-dir"),
+        ("--base-dir {0} --intervall 3", "--intervall goes to {0}/job.py: did you mean --interval?"),
+        ("--base-dir {0}", "job.py:1 in <module>, `raise"),
+        ("--base-dir {0}", "Java did not start, looked for "),
+    ],
+)
+def test_a_mistake_of_a_program_that_is_run_is_told_in_few_lines(
+    tmp_path: Path, words: str, said: str
+) -> None:
+    failed = "[JAVA_GATEWAY_EXITED] Java gateway process exited" if "Java" in said else "no such shop"
+    (tmp_path / "job.py").write_text(f"raise RuntimeError({failed!r})")
+    line = f"run {tmp_path / 'job.py'} -p shop {words.format(tmp_path)}"
+    done = subprocess.run(
+        command(tmp_path, *line.split()), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode in (1, 2)
+    assert said.format(tmp_path) in told
+    assert len(told.splitlines()) <= 5, told
+
+
 def test_a_second_copy_is_refused_while_the_first_one_lives_and_nobody_waits_for_a_dead_one() -> None:
     alive = CoordinatorRecord(
         pipeline="orders", owner="elsewhere", epoch=1, lease_until=time.time() + 600, has_mailbox=True

@@ -76,6 +76,12 @@ ROOM = "; make room on its disk, or give access to it"
         ),
         (
             STAGE,
+            PROXY.partition("[FOREACH")[0] + "Writing job aborted. SQLSTATE: XXKST\n" + END,
+            StageFailed,
+            "stage clean: Writing job aborted" + GOES_ON,
+        ),
+        (
+            STAGE,
             PROXY + WRITE + END,
             StageFailed,
             "stage clean: Task failed while writing rows to file:/t/batch-1: IOException: No space left on device"
