@@ -162,3 +162,11 @@ def with_room(said: str) -> str:
 def in_words(error: BaseException) -> str:
     """Return the sentence of an error, and its class where it is not the library's."""
     return str(error) if isinstance(error, CheckpointError) else with_room(f"{type(error).__name__}: {error}")
+
+
+def untraced(error: BaseException) -> BaseException:
+    """Return the error, of the library's without its trace: what Python prints is the call, and the sentence."""
+    if isinstance(error, CheckpointError) and not shows_traces():
+        error.__cause__, error.__suppress_context__ = None, True
+        return error.with_traceback(None)
+    return error

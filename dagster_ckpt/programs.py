@@ -27,7 +27,7 @@ from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorReso
 from dagster_ckpt.dagster.resources.pipeline import gone_with_container, opened
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
 from dagster_ckpt.dagster.start import refuse_impossible
-from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest, shows_traces
+from dagster_ckpt.errors import CheckpointError, Declined, Fenced, InvalidRequest, untraced
 from dagster_ckpt.running import Host, run_to_end, stage_arguments
 from dagster_ckpt.runtime.attempt_setup import Admit
 from dagster_ckpt.runtime.record_store import RecordStore
@@ -121,9 +121,7 @@ def run_epoch(
         ) as host:
             return host_epoch(host, turn_of(host))
     except CheckpointError as error:
-        if shows_traces():
-            raise
-        raise error.with_traceback(None) from None  # what Python prints is the call, and the sentence
+        raise untraced(error) from error.__cause__
 
 
 def run_stream(
@@ -172,9 +170,7 @@ def run_stream(
                 stopping=stopping or threading.Event(),
             )
     except CheckpointError as error:
-        if shows_traces():
-            raise
-        raise error.with_traceback(None) from None  # what Python prints is the call, and the sentence
+        raise untraced(error) from error.__cause__
 
 
 # --- one run ----------------------------------------------------------------------------------------------------

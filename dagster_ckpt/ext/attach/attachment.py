@@ -24,7 +24,7 @@ from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
 from dagster_ckpt.core.restore_point import Latest, Nothing
 from dagster_ckpt.core.supervision.approval import refuse_outdated
-from dagster_ckpt.errors import CheckpointError, Declined, InvalidRequest, shows_traces
+from dagster_ckpt.errors import Declined, InvalidRequest, untraced
 from dagster_ckpt.ext.attach.attempt import ProgramAttempt
 from dagster_ckpt.ext.attach.cuts import LOOK_EVERY
 from dagster_ckpt.ext.attach.fork import ForkBeginning
@@ -96,9 +96,7 @@ def attach(
         if launching is not None:
             launching.failed(error)
             launching.ended()
-        if not isinstance(error, CheckpointError) or shows_traces():
-            raise
-        raise error.with_traceback(None) from None  # what Python prints is the call, and the sentence
+        raise untraced(error) from error.__cause__
     return attachment
 
 

@@ -199,11 +199,12 @@ def _source_of(trace: str, frame: re.Match[str]) -> str:
 def _from_spark(error: BaseException, text: str, name: str) -> CheckpointError | None:
     """Return Spark's own sentence: without wrappers, plan and state, after the line that asked for it."""
     conditions = [found for found in _CONDITION.finditer(text) if found["code"] not in _WRAPPERS]
-    causes = list(_causes(error, text))
+    causes = [cause for cause in _causes(error, text) if "Python Proxy" not in cause]
+    full = next(filter(is_of_disk, reversed(causes)), "")
     if not conditions:
-        return StageFailed(f"{name}: {with_room(causes[-1])}; {GOES_ON}") if causes else None
+        return StageFailed(f"{name}: {with_room(full or causes[-1])}; {GOES_ON}") if causes else None
     said = first_line(_SQLSTATE.sub("", conditions[-1]["said"])).rstrip(";.")
-    if full := next(filter(is_of_disk, reversed(causes)), ""):
+    if full:
         return StageFailed(f"{name}: {said}: {with_room(full)}; {GOES_ON}")
     if read := next((file for found in conditions if (file := _READ.search(found["said"]))), None):
         said = f"{read['file']}: {said}" if read["file"] not in said else said

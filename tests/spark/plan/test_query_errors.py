@@ -56,6 +56,7 @@ FULL = """py4j.protocol.Py4JJavaError: An error occurred while calling o7.parque
 \tat org.apache.spark.Thing.run(Thing.scala:1)
 Caused by: java.io.IOException: Mkdirs failed to create file:/t/batch-1 (exists=false, cwd=file:/)
 \tat org.apache.hadoop.fs.ChecksumFileSystem.create(ChecksumFileSystem.java:4)
+Caused by: py4j.Py4JException: An exception was raised by the Python Proxy. Return Message: Traceback
 """
 WRITE = """[TASK_WRITE_FAILED] Task failed while writing rows to file:/t/batch-1. SQLSTATE: 58030
 Caused by: java.io.IOException: No space left on device
