@@ -35,7 +35,7 @@ LARGEST_READ = 256 * 1024 * 1024
 
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_TRIES = 5
+_TRIES = 50
 """How often a folder that a concurrent deletion pruned is made again."""
 
 
