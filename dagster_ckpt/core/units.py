@@ -9,8 +9,11 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with two units at most: ``38 ms``, ``1.2 s``, ``4 min 10 s``, ``6 d 4 h``; ``-``: none."""
-    if seconds is None:
+    """Return a duration with two units at most: ``38 ms``, ``1.2 s``, ``4 min 10 s``, ``6 d 4 h``; ``-``: none.
+
+    Nor is there one where the clock was set back meanwhile.
+    """
+    if seconds is None or seconds < 0:
         return "-"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"

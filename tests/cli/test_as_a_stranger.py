@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_ckpt.cli import app
+from dagster_ckpt.core.units import duration
 from tests.cli.conftest import Program
 from tests.operations.world import World
 
@@ -118,3 +119,7 @@ def test_a_snapshot_of_a_clock_that_was_ahead_is_not_taken_now(
         assert "3 d ahead" in run(*words.split()).stdout
     run("page", "-p", "sales", "-o", str(tmp_path / "page.html"))
     assert "3 d ahead" in (tmp_path / "page.html").read_text()
+
+
+def test_a_clock_that_was_set_back_within_a_checkpoint_leaves_no_duration() -> None:
+    assert duration(-3_600.0) == "-"
