@@ -376,30 +376,23 @@ def committing(uri: str) -> Iterator[None]:
         raise Raced from error
     except errors.SchemaMismatchError as error:
         raise InvalidRequest(f"the rows do not fit table {uri}: {error}") from error
-    except errors.DeltaError as error:
-        if isinstance(error, errors.DeltaProtocolError) or "not supported" in str(error):
+    except (errors.DeltaError, OSError) as error:
+        said = "" if isinstance(error, OSError) else str(error)
+        if isinstance(error, errors.DeltaProtocolError) or "not supported" in said:
             raise InvalidRequest(
                 f"table {uri} uses what delta-rs cannot write: {error}. Write to a table without it"
             ) from error
-        if "already exists" in str(error):
+        if "already exists" in said:
             raise Raced from error
-        if "missing file" in str(error):
+        if "missing file" in said:
             raise Corrupt(
                 f"table {uri} has lost rows of this version: {error}. Choose a later checkpoint"
             ) from error
         raise OutcomeUnknown(
             f"a commit to table {uri} failed and may have happened: {_said(error)}. It is repeated: it is idempotent"
         ) from error
-    except OSError as error:
-        raise OutcomeUnknown(
-            f"a commit to table {uri} failed and may have happened: {_said(error)}. It is repeated: it is idempotent"
-        ) from error
-
-
-_ARROW = re.compile(r"\s*(?:\x1b\[[\d;]*m)*↳(?:\x1b\[[\d;]*m)*\s*")
-"""What the client puts before each cause, on a line of its own and in a colour."""
 
 
 def _said(error: Exception) -> str:
-    """Return the sentence of the client on one line, and the way out of a full disk."""
-    return with_room(_ARROW.sub(": ", str(error)).strip())
+    """Return the sentence of the client on one line, without arrows and colours; with the way out of a full disk."""
+    return with_room(re.sub(r"\s*(?:\x1b\[[\d;]*m)*↳(?:\x1b\[[\d;]*m)*\s*", ": ", str(error)).strip())
