@@ -18,7 +18,7 @@ from dagster_ckpt.ext.sql.positions import Positions, Publish, UndoPath, other_k
 from dagster_ckpt.ext.sql.table import CHECKPOINT, TableTransaction
 from dagster_ckpt.spark.sink.committables import batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
-from dagster_ckpt.spark.sink.positions import SEED, refuse_fenced
+from dagster_ckpt.spark.sink.positions import SEED, refuse_fenced, why_another_history
 
 _COPY = SqlName(schema="", name=f"{RESERVED}fork")
 """Temporary table: the origin's rows, brought to the cut."""
@@ -69,6 +69,9 @@ class OriginTable:
                     "before-images: fork from a checkpoint that it shows, or give the sink another place with "
                     "fork(..., sinks={...})"
                 )
+        shown_by = self.positions.shown_by(connection, wanted)
+        if why := why_another_history(cut.snapshot.uri, shown_by, cut):
+            raise InvalidRequest(why)
         if now is not None and wanted == shown:
             self._refuse_other_key(shown_publishes(tree, wanted), key)
             return wanted, shown, UndoPath((), (), now.through_batch)

@@ -33,6 +33,7 @@ class OthersAtWork:
         """``otherwise``: what to do where what was changed is not brought back."""
         self._table, self._place, self._or = table, place, otherwise
         self._tree = positions.tree(table.connection)
+        self._noted = positions.noted_head(table.connection)
         self._had: Collection[str] = positions.columns(table.connection)
         """Columns that rows of the sink have had; others of the table are the user's own."""
         self._images = Images(table)
@@ -63,9 +64,31 @@ class OthersAtWork:
 
     # --- rows -----------------------------------------------------------------------------------------------
 
+    def why_of_other_moments(self, shown: int | None) -> str:
+        """Return why the position that shows this is not of the same moment as the rows, or as what is kept of them;
+        empty: it may be.
+        """
+        if not self._table.exists():
+            return ""
+        marks = [f"max({self._table.quoted(c.name)})" for c in self._table.columns() if c.name == CHECKPOINT]
+        newest = self._table.value(f"SELECT {marks[0]} FROM {self._table.table()}") if marks else None
+        is_noted, head = self._noted
+        if int(newest or 0) <= (shown or 0) and (not is_noted or head == shown):
+            return ""
+        other = (
+            f"rows of checkpoint {newest}"
+            if int(newest or 0) > (shown or 0)
+            else f"publishes up to {named(head)}"
+        )
+        return (
+            f"{self._place} has {other}, and its row of dagster_ckpt_positions, which shows {named(shown)}, is of "
+            "another moment: load all tables of one backup, or drop this one with those beside it and begin without "
+            "state (restore_from: none)"
+        )
+
     def why_not_read(self, steps: UndoPath, shown: int | None, head: int, *, is_complete: bool) -> str:
         """Return why the rows of a head are not found as they were, in a table that shows another, by these steps."""
-        why = self.why_no_way(steps, is_cut=True)
+        why = self.why_of_other_moments(shown) or self.why_no_way(steps, is_cut=True)
         if why or shown is None:
             return why
         return self.why_not_shown(shown, head, is_complete=is_complete, is_read=True)

@@ -59,6 +59,8 @@ class Publish:
     """Key that it went by; None: written before this was kept."""
     rows: int | None = None
     """Rows that it wrote, of which a restore finds out whether they are still there; None: their keys tell it."""
+    lineage: str = ""
+    """History that it is of: another deployment's has the same numbers."""
 
     def is_by(self, key: tuple[str, ...]) -> bool:
         """Tell whether it went by this key, whose columns have no order."""
@@ -148,6 +150,8 @@ _FORK = 0
 """Number in ``dagster_ckpt_publishes`` of a fork's beginning, which nothing undoes."""
 _BEFORE = -1
 """Likewise, of a note that others' rows were there before the sink's first position."""
+_SHOWN = -2
+"""Likewise, of the publish that is shown (``parent``) and its history: also where no before-images are kept."""
 
 
 class Positions:
@@ -180,6 +184,7 @@ class Positions:
             Column("change", Text, nullable=False),
             Column("rows", BigInteger),
             Column("key_columns", Text),
+            Column("lineage", Text, nullable=False, default=""),
             Column("format_version", Integer, nullable=False, default=_VERSION),
         )
 
@@ -237,12 +242,13 @@ class Positions:
         there = update(self._positions).where(self._positions.c.table_name == self._name.compared)
         if connection.execute(there.values(**values)).rowcount == 0:
             connection.execute(insert(self._positions).values(table_name=self._name.compared, **values))
+        self._note_head(connection, position)
 
     # --- publishes that can be undone -----------------------------------------------------------------------
 
     def tree(self, connection: Connection) -> dict[int, Publish]:
         """Return the publishes that can be undone or done again."""
-        if not inspect(connection).has_table(_PUBLISHES, schema=self._metadata.schema):
+        if not self._has_publishes(connection):
             return {}
         found = connection.execute(
             select(self._publishes).where(
@@ -259,6 +265,7 @@ class Positions:
                 change=RowChange(row.change),
                 rows=row.rows if row.format_version > 1 or not row.rows else None,
                 key=None if row.key_columns is None else tuple(parse_json(row.key_columns)),
+                lineage=row.lineage,
             )
             for row in found
         }
@@ -276,6 +283,7 @@ class Positions:
                 change=publish.change.value,
                 rows=publish.rows,
                 key_columns=json.dumps(publish.key),
+                lineage=publish.lineage,
             )
         )
 
@@ -306,17 +314,46 @@ class Positions:
         """Write down that they are, in the transaction that writes the first position."""
         self._note(connection, _BEFORE, "rows")
 
+    def noted_head(self, connection: Connection) -> tuple[bool, int | None]:
+        """Tell whether the table of publishes notes what is shown, and return that."""
+        if not self._has_publishes(connection):
+            return False, None
+        mine = self._publishes.c.table_name == self._name.compared
+        found = connection.execute(
+            select(self._publishes.c.parent).where(mine, self._publishes.c.checkpoint_id == _SHOWN)
+        )
+        row = found.one_or_none()
+        return row is not None, None if row is None else row.parent
+
+    def _note_head(self, connection: Connection, position: SinkPosition) -> None:
+        """Write down what is shown, and whose history that is of: a publish's own, a new one's is the position's."""
+        if self.noted_head(connection) != (True, position.head):
+            lineage = next(iter(self.shown_by(connection, position.head)), position.lineage)
+            self._note(connection, _SHOWN, "shown", parent=position.head, lineage=lineage)
+
+    def shown_by(self, connection: Connection, head: int | None) -> set[str]:
+        """Return the history whose publish has this number; empty: it is not known."""
+        if head is None or not self._has_publishes(connection):
+            return set()
+        rows = self._publishes.c
+        is_head = (rows.checkpoint_id == head) | ((rows.checkpoint_id == _SHOWN) & (rows.parent == head))
+        found = select(rows.lineage).where(rows.table_name == self._name.compared, is_head)
+        return set(connection.execute(found).scalars())
+
     def _noted(self, connection: Connection, number: int) -> str:
         mine = self._publishes.c.table_name == self._name.compared
         found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == number)
         return str(connection.execute(found).scalar() or "")
 
-    def _note(self, connection: Connection, number: int, text: str) -> None:
+    def _note(self, connection: Connection, number: int, text: str, **more: Any) -> None:
         self.forget(connection, {number})
-        values = {"table_name": self._name.compared, "checkpoint_id": number, "change": text}
+        values = {"table_name": self._name.compared, "checkpoint_id": number, "change": text, **more}
         connection.execute(insert(self._publishes).values(**values))
 
     # --- parts ----------------------------------------------------------------------------------------------
+
+    def _has_publishes(self, connection: Connection) -> bool:
+        return inspect(connection).has_table(_PUBLISHES, schema=self._metadata.schema)
 
     def _row(self, connection: Connection, *, is_locked: bool = False) -> Any:
         if not inspect(connection).has_table(_WORD, schema=self._metadata.schema):

@@ -27,7 +27,7 @@ from dagster_ckpt.ext.sql.transaction import SqlTransaction
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import Joint, SinkContext, SinkCut, SinkDescription, SinkPosition, Upkeep
-from dagster_ckpt.spark.sink.positions import named
+from dagster_ckpt.spark.sink.positions import named, why_another_history
 from dagster_ckpt.spark.sink.rows import PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import StagedRows
 from dagster_ckpt.spark.sink.staged_sink import StagedSink, StepTarget
@@ -235,13 +235,20 @@ class SqlSink(StagedSink):
         """Say so where somebody else removed what the table has to show, or changed what would be overwritten, and
         where it is another pipeline's.
         """
-        why = self._why_foreign() if before is None else super().why_other_rows(before, cut)
-        if why or cut is None or before is None or before.head is None:
+        if why := self._why_foreign() if before is None else super().why_other_rows(before, cut):
             return why
         with self._database.reading() as connection:
-            others = OthersAtWork(self._table(connection), self.positions, self.place)
+            table = self._table(connection)
+            if before is None and not table.has_rows():
+                return ""
+            others = OthersAtWork(table, self.positions, self.place)
+            why = others.why_of_other_moments(None if before is None else before.head)
+            if why or cut is None or before is None or before.head is None:
+                return why
+            shown_by = self.positions.shown_by(connection, cut.snapshot.head)
+            why = why_another_history(self.place, shown_by, cut, self.context.attempt())
             is_complete = self.context.is_complete
-            return others.why_not_shown(before.head, cut.snapshot.head, is_complete=is_complete)
+            return why or others.why_not_shown(before.head, cut.snapshot.head, is_complete=is_complete)
 
     def _why_foreign(self) -> str:
         """Return why rows that are there without a position are no business of this sink, or cannot be told apart."""
@@ -339,6 +346,9 @@ class SqlSink(StagedSink):
                 )
             if head is None and not self._table(connection).exists():
                 return NoRows(self.place)
+            shown_by = self.positions.shown_by(connection, head)
+            if why := why_another_history(self.place, shown_by, cut):
+                raise InvalidRequest(why)
             # A moment of readers is of no history: where it is the newest, it is the table as they find it.
             query = partial(self._query_at, head=head, is_exact=bool(cut.lineages))
             query(connection)

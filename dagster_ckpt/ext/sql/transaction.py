@@ -123,6 +123,7 @@ class SqlTransaction:
             through_batch=position.through_batch,
             change=change,
             key=self._table.key,
+            lineage=position.lineage,
             rows=self._table.count() if change is RowChange.REPLACED else rows,
         )
         if change is RowChange.UPSERTED:

@@ -21,7 +21,14 @@ from dagster_ckpt.ext.sql.sink import SqlSink
 from dagster_ckpt.ext.sql.target import SqlTable
 from dagster_ckpt.spark.sink.committables import prepared_batches
 from dagster_ckpt.spark.sink.phases import preparing
-from dagster_ckpt.spark.sink.port import AlreadyPublished, LaterRows, Published, SinkCut, SinkPosition
+from dagster_ckpt.spark.sink.port import (
+    AlreadyPublished,
+    AttemptId,
+    LaterRows,
+    Published,
+    SinkCut,
+    SinkPosition,
+)
 from dagster_ckpt.spark.sink.published import note_published, position_of
 from dagster_ckpt.testing.sinks.run import context_in, in_attempt
 from tests.adapters.servers import CommitLosingProxy, Loss, PostgresCluster
@@ -509,6 +516,79 @@ def test_a_table_has_one_pipeline_and_only_its_newest_attempt_writes(url: str, t
     SqlSink(SqlTable(url), in_attempt(context, replace(FIRST, epoch=CoordinatorEpoch(2)))).take_over()
     with pytest.raises(Fenced):
         sink.publish([staged(context.work_dir, 0, LONGS, [(1, 1)])], permit(1))
+
+
+@pytest.mark.parametrize(
+    ("key", "loaded"),
+    [
+        ((), ("positions",)),
+        ((), ("publishes",)),
+        ((), ("positions", "publishes")),
+        (("k",), ("positions",)),
+        (("k",), ("publishes",)),
+    ],
+)
+def test_tables_of_backups_of_several_moments_are_told(
+    url: str, tmp_path: Path, run_sql: Run, loaded: tuple[str, ...], key: tuple[str, ...]
+) -> None:
+    """They stayed with a restore and came a second time, and a reader of the older checkpoint found them."""
+    context = context_in(tmp_path, FIRST, key=key)
+    sink = SqlSink(SqlTable(url, keep_before_images=True), context)
+    sink.publish([staged(context.work_dir, 1, LONGS, [(1, 1)])], permit(1))
+    ours = [f"dagster_ckpt_{name}" for name in loaded]
+    for table in ours:
+        run_sql(f"CREATE TABLE old_{table} AS SELECT * FROM {table}")
+    sink.publish([staged(context.work_dir, 2, LONGS, [(2, 2)])], permit(2))
+    for table in ours:
+        run_sql(f"DELETE FROM {table}")
+        run_sql(f"INSERT INTO {table} SELECT * FROM old_{table}")
+    newer = SqlSink(
+        SqlTable(url, keep_before_images=True), in_attempt(context, AttemptId("first", CoordinatorEpoch(2)))
+    )
+    with pytest.raises((InvalidRequest, Corrupt), match=r"of another moment: load all|not kept"):
+        newer.rows(replace(cut_at(sink, 1), lineages=frozenset({"first"})))
+    for cut in (cut_at(sink, 1), None):
+        assert "of another moment" in newer.cannot_roll_back(cut)
+    beside = ("orders__dagster_ckpt_undo", "orders__dagster_ckpt_set_aside")
+    for table in (*beside, "dagster_ckpt_positions", "dagster_ckpt_publishes"):
+        run_sql(f"DROP TABLE {table}")
+    assert bool(newer.cannot_roll_back(None)) is not bool(key), "rows without a mark may be of others"
+    run_sql("DROP TABLE orders")
+    newer.roll_back(None, LaterRows.SET_ASIDE)
+    batch = staged(context.work_dir, 3, LONGS, [(1, 1)])
+    assert newer.publish([batch], replace(permit(3), epoch=CoordinatorEpoch(2))) != AlreadyPublished()
+    assert run_sql("SELECT k FROM orders") == [(1,)]
+
+
+@pytest.mark.parametrize("checkpoint", [1, 2])
+def test_rows_of_another_deployment_are_not_those_of_a_snapshot_with_its_number(
+    url: str, tmp_path: Path, run_sql: Run, checkpoint: int
+) -> None:
+    """A database was loaded over another's: readers and forks took its rows for the snapshot's, and restores that
+    came after one that had kept them.
+    """
+    context = context_in(tmp_path, FIRST)
+    for keeps in (True, False):
+        sink = SqlSink(SqlTable(url, f"orders{int(keeps)}", keep_before_images=keeps), context)
+        for number in (1, 2):
+            batch = staged(tmp_path / f"{keeps}", number, LONGS, [(number, number)])
+            SqlSink(
+                SqlTable(url, f"orders{int(keeps)}", keep_before_images=keeps),
+                replace(context, work_dir=tmp_path / f"{keeps}"),
+            ).publish([batch], permit(number))
+        cut = replace(cut_at(sink, checkpoint), lineages=frozenset({"second"}))
+        fork = SqlSink(SqlTable(url, "again"), context_in(tmp_path, FIRST, pipeline="again"))
+        with pytest.raises(InvalidRequest, match=r"another history \(first\)|are not kept"):
+            fork.refuse_fork(cut)
+        if keeps:
+            with pytest.raises(InvalidRequest, match=r"another history \(first\)"):
+                sink.rows(cut)
+            later = SqlSink(
+                SqlTable(url, "orders1"), in_attempt(context, AttemptId("second", CoordinatorEpoch(2)))
+            )
+            later.roll_back(None, LaterRows.KEEP)
+            assert "another history (first)" in later.cannot_roll_back(cut)
+    assert run_sql("SELECT k FROM orders1 ORDER BY k") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("keeps", [False, True])
