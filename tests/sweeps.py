@@ -79,6 +79,7 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
         "test_at_any_kill_one_of_the_two_serves_and_the_next_try_ends_well",
         "test_a_branch_of_any_kind_is_that_of_a_run_from_scratch[stages]",
         "test_a_branch_of_any_kind_is_that_of_a_run_from_scratch[shared]",
+        "test_each_snapshot_around_a_take_over_is_restored_and_forked_with_its_own_code",
         "test_the_plan_offers_the_command_that_rebuilds",
     ),
     "ext/upgrade_plan/test_rebuild_places.py": (

@@ -278,6 +278,9 @@ def test_the_plan_offers_the_command_that_rebuilds(begun: Lab, feed: Feed, tmp_p
     assert said.exit_code == 0, said.output
 
 
+TABLES = ("totals", "numbers")
+
+
 def appended(folder: Path, factor: int, *, shared: bool = False) -> CheckpointedPipeline:
     """Orders in a table to which rows are added, in days' folders; ``shared``: as another sink reads them."""
 
@@ -360,6 +363,34 @@ def test_a_branch_of_any_kind_is_that_of_a_run_from_scratch(
             lines = [{**order, "amount": 2 * order["amount"]} for order in feed.orders]
             assert sorted(found, key=lambda row: row["number"]) == lines
         assert rows(lab, "numbers") == [(order["number"],) for order in feed.orders]
+
+
+def test_each_snapshot_around_a_take_over_is_restored_and_forked_with_its_own_code(
+    begun: Lab,
+    feed: Feed,  # noqa: F811
+    spark: Any,
+    tmp_path: Path,
+) -> None:
+    begun.settings["num_retained"] = 30
+    code_of: dict[str, Any] = {}
+    for code in (summed, largest):
+        if code is largest:
+            rebuilding(begun, shop(feed.folder, code), spark).carry_out()
+        feed.order(("ann", 11), ("eve", 2))
+        begun.succeeds(shop(feed.folder, code))
+        for one in begun.record(shop(feed.folder)).completed:
+            code_of.setdefault(f"{one.location.base_uri}/{one.location.folder}", code)
+    assert [*code_of.values()].count(largest) == 3, (
+        "what was put together, the epoch that began with it, and the next"
+    )
+    for number, (uri, code) in enumerate(code_of.items()):
+        begun.succeeds(shop(feed.folder, code), restore_from=uri)
+        tables = tmp_path / f"forks{number}"
+        fork = shop(feed.folder, code).fork(f"fork{number}", table_dir=str(tables))
+        begun.succeeds(fork, restore_from=uri, fork=True)
+        for folder in (begun.tables, tables):
+            found = {name: sorted(tuple(row.values()) for row in rows_in(folder / name)) for name in TABLES}
+            assert found == {"totals": truth(feed, OF[code]), "numbers": truth(feed, len)}, uri
 
 
 def test_what_cannot_be_rebuilt_alone_is_refused_in_a_sentence(begun: Lab, feed: Feed, spark: Any) -> None:  # noqa: F811
