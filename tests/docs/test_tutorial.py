@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,18 @@ PAGE = ROOT / "docs" / "tutorial.md"
 @pytest.mark.spark
 def test_whoever_follows_the_tutorial_sees_what_it_says(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
-    for step in steps(PAGE.read_text()):
-        match step:
-            case Write():
-                reader.write(step)
-            case Type():
-                reader.type(step)
+    try:
+        for step in steps(PAGE.read_text()):
+            match step:
+                case Write():
+                    reader.write(step)
+                case Type():
+                    reader.type(step)
+        assert (reader.folder / "engine" / "engine.json").is_file(), (
+            "the next run would start a Java of its own"
+        )
+    finally:
+        shutil.rmtree(reader.folder / "engine", ignore_errors=True)  # without its folder a warm engine ends
 
 
 def test_the_page_has_files_and_commands_and_nothing_else() -> None:

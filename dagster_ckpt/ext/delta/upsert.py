@@ -10,13 +10,13 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -59,7 +59,12 @@ def adds(table: DeltaTable, files: Sequence[tuple[str, int, pq.FileMetaData]]) -
     ]
 
 
-_FORMAT = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+@cache
+def _format() -> Any:
+    import pyarrow.dataset as pads  # brings pandas, half a second that runs without rows do not need
+
+    return pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
+
 
 _OPEN = 256
 """Files of partitions that are written at a time: a process may often have no more than 1,024 open."""
@@ -103,6 +108,8 @@ def write_files(
     below: str = "",
 ) -> list[tuple[str, int, pq.FileMetaData]]:
     """Write rows into files of the table's folder, or ``below`` it, as ``adds`` takes them; they are in no commit."""
+    import pyarrow.dataset as pads
+
     store, folder = store_of(staged)
     folders = {name: quote(name, safe="") for name in partition_by}  # pyarrow encodes the values alone
     rows = rows.rename_columns([folders.get(name, name) for name in rows.column_names])
@@ -111,7 +118,7 @@ def write_files(
     def note(file: Any) -> None:
         written.append((file.path[len(folder) + 1 :], file.size, file.metadata))
 
-    options = _FORMAT.make_write_options(
+    options = _format().make_write_options(
         store_schema=False,
         write_statistics=bounded_by_pyarrow(rows.schema),
         use_dictionary=repeating(rows.schema, key),
@@ -120,7 +127,7 @@ def write_files(
         rows,
         f"{folder}/{below}" if below else folder,
         filesystem=store,
-        format=_FORMAT,
+        format=_format(),
         file_options=options,
         partitioning=pads.partitioning(
             pa.schema([rows.schema.field(name) for name in folders.values()]), flavor="hive"
@@ -174,7 +181,7 @@ class TableFileOfLog:
                 if value is None
                 else pc.field(name) == pa.scalar(value, schema.field(name).type)
             )
-        fragment = _FORMAT.make_fragment(f"{folder}/{self.path}", store, said, file_size=self.bytes)
+        fragment = _format().make_fragment(f"{folder}/{self.path}", store, said, file_size=self.bytes)
         try:
             rows = fragment.to_table(schema=schema, columns=list(names))
         except FileNotFoundError as error:
