@@ -79,13 +79,17 @@ def test_a_query_that_failed_for_another_reason_is_none_of_its_business() -> Non
 
 def test_a_stream_is_not_restarted_for_a_changed_query() -> None:
     """Its restart strategy would try for minutes what no try can change."""
-    query = SimpleNamespace(understood=lambda error: changed_query(StageUid("totals"), error))
+    uid = StageUid("totals")
+    query = SimpleNamespace(uid=uid, understood=lambda error: changed_query(uid, error))
     stage: Any = SimpleNamespace(
-        is_over=False, is_active=False, failure=RuntimeError(KEY), is_bounded=False, stage_query=query
+        is_over=False,
+        is_active=False,
+        failure=RuntimeError(KEY),
+        is_bounded=False,
+        told_by=query,
+        start_again=lambda *_: False,
     )
-    run: Any = SimpleNamespace(
-        stages={StageUid("totals"): stage}, _finished=set(), _started_again=lambda _: False
-    )
+    run: Any = SimpleNamespace(stages={uid: stage}, _finished=set(), spark=None, settings=None)
     died = StreamingRun._look_at_queries(run)
     assert isinstance(died, StageDied)
     ends: list[RunStatus] = []
