@@ -184,9 +184,9 @@ class Positions:
             Column("change", Text, nullable=False),
             Column("rows", BigInteger),
             Column("key_columns", Text),
-            Column("lineage", Text, nullable=False, default=""),
             Column("format_version", Integer, nullable=False, default=_VERSION),
         )
+        self._kept = self._publishes.c
 
     # --- the position ---------------------------------------------------------------------------------------
 
@@ -250,12 +250,8 @@ class Positions:
         """Return the publishes that can be undone or done again."""
         if not self._has_publishes(connection):
             return {}
-        found = connection.execute(
-            select(self._publishes).where(
-                self._publishes.c.table_name == self._name.compared,
-                self._publishes.c.checkpoint_id > _FORK,
-            )
-        )
+        mine = (self._kept.table_name == self._name.compared) & (self._kept.checkpoint_id > _FORK)
+        found = connection.execute(select(self._publishes).where(mine))
         return {
             row.checkpoint_id: Publish(
                 checkpoint_id=row.checkpoint_id,
@@ -264,8 +260,7 @@ class Positions:
                 through_batch=row.through_batch,
                 change=RowChange(row.change),
                 rows=row.rows if row.format_version > 1 or not row.rows else None,
-                key=None if row.key_columns is None else tuple(parse_json(row.key_columns)),
-                lineage=row.lineage,
+                **_told(row),
             )
             for row in found
         }
@@ -282,19 +277,15 @@ class Positions:
                 through_batch=publish.through_batch,
                 change=publish.change.value,
                 rows=publish.rows,
-                key_columns=json.dumps(publish.key),
-                lineage=publish.lineage,
+                key_columns=json.dumps({"key": publish.key, "lineage": publish.lineage}),
             )
         )
 
     def forget(self, connection: Connection, checkpoints: set[int]) -> None:
         """Remove publishes that nobody goes back over."""
-        connection.execute(
-            delete(self._publishes).where(
-                self._publishes.c.table_name == self._name.compared,
-                self._publishes.c.checkpoint_id.in_(sorted(checkpoints)),
-            )
-        )
+        mine = self._kept.table_name == self._name.compared
+        gone = self._kept.checkpoint_id.in_(sorted(checkpoints))
+        connection.execute(delete(self._publishes).where(mine, gone))
 
     # --- notes that nothing undoes --------------------------------------------------------------------------
 
@@ -318,31 +309,30 @@ class Positions:
         """Tell whether the table of publishes notes what is shown, and return that."""
         if not self._has_publishes(connection):
             return False, None
-        mine = self._publishes.c.table_name == self._name.compared
-        found = connection.execute(
-            select(self._publishes.c.parent).where(mine, self._publishes.c.checkpoint_id == _SHOWN)
-        )
-        row = found.one_or_none()
+        mine = (self._kept.table_name == self._name.compared) & (self._kept.checkpoint_id == _SHOWN)
+        row = connection.execute(select(self._kept.parent).where(mine)).one_or_none()
         return row is not None, None if row is None else row.parent
 
     def _note_head(self, connection: Connection, position: SinkPosition) -> None:
         """Write down what is shown, and whose history that is of: a publish's own, a new one's is the position's."""
         if self.noted_head(connection) != (True, position.head):
             lineage = next(iter(self.shown_by(connection, position.head)), position.lineage)
-            self._note(connection, _SHOWN, "shown", parent=position.head, lineage=lineage)
+            told = json.dumps({"lineage": lineage})
+            self._note(connection, _SHOWN, "shown", parent=position.head, key_columns=told)
 
     def shown_by(self, connection: Connection, head: int | None) -> set[str]:
         """Return the history whose publish has this number; empty: it is not known."""
         if head is None or not self._has_publishes(connection):
             return set()
-        rows = self._publishes.c
-        is_head = (rows.checkpoint_id == head) | ((rows.checkpoint_id == _SHOWN) & (rows.parent == head))
-        found = select(rows.lineage).where(rows.table_name == self._name.compared, is_head)
-        return set(connection.execute(found).scalars())
+        number = self._kept.checkpoint_id
+        is_head = (number == head) | ((number == _SHOWN) & (self._kept.parent == head))
+        mine = self._kept.table_name == self._name.compared
+        found = select(self._kept.key_columns).where(mine, is_head)
+        return {_told(row)["lineage"] for row in connection.execute(found) if "lineage" in _told(row)}
 
     def _noted(self, connection: Connection, number: int) -> str:
-        mine = self._publishes.c.table_name == self._name.compared
-        found = select(self._publishes.c.change).where(mine, self._publishes.c.checkpoint_id == number)
+        mine = self._kept.table_name == self._name.compared
+        found = select(self._kept.change).where(mine, self._kept.checkpoint_id == number)
         return str(connection.execute(found).scalar() or "")
 
     def _note(self, connection: Connection, number: int, text: str, **more: Any) -> None:
@@ -401,3 +391,10 @@ def _position(row: Any) -> SinkPosition:
         head=row.head,
         through_batch=row.through_batch,
     )
+
+
+def _told(row: Any) -> dict[str, Any]:
+    """Return the key and history in a publish's row; of one that an older version wrote the key alone, or nothing."""
+    told = parse_json(row.key_columns or "{}")
+    told = told if isinstance(told, dict) else {"key": told}
+    return told | {"key": None if told.get("key") is None else tuple(told["key"])}
