@@ -394,5 +394,5 @@ def committing(uri: str) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return the sentence of the client on one line, without arrows and colours; with the way out of a full disk."""
+    """Return the sentence of the client on one line, without arrows and colors; with the way out of a full disk."""
     return with_room(re.sub(r"\s*(?:\x1b\[[\d;]*m)*↳(?:\x1b\[[\d;]*m)*\s*", ": ", str(error)).strip())
