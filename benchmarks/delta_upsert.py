@@ -21,8 +21,8 @@ from benchmarks.common import scratch, show
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.upsert import upsert
+from dagster_ckpt.ext.tables.staged_files import StagedFiles
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.table_files import StagedFiles
 
 
 def rows_of(keys: np.ndarray) -> pa.Table:

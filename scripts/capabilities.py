@@ -46,7 +46,7 @@ KERNEL = (
     Capability("sessions, errors of Java, clusters", ("spark",), ("spark", "platforms")),
     Capability("a stage's state captured and restored", ("spark/snapshot",), ("spark/snapshot",)),
     Capability("channels", ("spark/channel",), ("spark/channel",)),
-    Capability("sinks: the port, staged rows, versions", ("spark/sink",), ("spark/sink",)),
+    Capability("sinks: the port, staged rows", ("spark/sink",), ("spark/sink",)),
     Capability("positions of sources", ("spark/source",), ("spark/source",)),
     Capability("may a changed query go on", ("spark/plan",), ("spark/plan",)),
     Capability("what both kinds of run start with", ("spark/attempt",), ("spark/attempt",)),
@@ -63,7 +63,11 @@ SURFACES = (
     Capability("harness, fakes, contracts", ("testing",), ("testing", "attack")),
 )
 EXTENSIONS = (
-    Capability("Delta, Iceberg", ("ext/delta", "ext/iceberg"), ("ext/delta", "ext/iceberg")),
+    Capability(
+        "Delta, Iceberg, their engine",
+        ("ext/tables", "ext/delta", "ext/iceberg"),
+        ("ext/tables", "ext/delta", "ext/iceberg"),
+    ),
     Capability("PostgreSQL, SQLite", ("ext/sql",), ("ext/sql",)),
     Capability("Kafka", ("ext/kafka",), ("ext/kafka",)),
     Capability("Spark declarative pipelines", ("ext/spark_pipelines",), ("ext/spark_pipelines",)),

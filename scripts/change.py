@@ -13,6 +13,7 @@ from tests.root import ROOT
 PORT = (
     "dagster_ckpt/authoring/",
     "dagster_ckpt/spark/sink/",
+    "dagster_ckpt/ext/tables/",
     "tests/conftest.py",
     "tests/spark_session.py",
     "pyproject.toml",

@@ -125,6 +125,11 @@ FLOORS = {
         "attempt",
         "epoch streaming",
     ),
+    "dagster_ckpt.ext": (
+        "attach kafka metrics quarantine sql tables upgrade_plan warm",
+        "delta iceberg",
+        "spark_pipelines",
+    ),
     "dagster_ckpt.dagster": (
         "console names",
         "launchpad options",

@@ -2,6 +2,7 @@
 
 | folder | system | port |
 |---|---|---|
+| ``tables`` | the engine of tables with versions, which the formats share | sinks |
 | ``delta`` | Delta tables, by delta-rs | sinks |
 | ``iceberg`` | Iceberg tables, by pyiceberg | sinks |
 | ``sql`` | tables of PostgreSQL and SQLite | sinks |

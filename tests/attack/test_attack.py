@@ -20,9 +20,9 @@ from dagster_ckpt.core.metadata_text import decode_metadata
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.request import Completed
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
+from dagster_ckpt.ext.tables.engine import Engine
 from dagster_ckpt.spark.attempt.attempt import Attempt
 from dagster_ckpt.spark.epoch.attempt import EpochAttempt, NotPublished
-from dagster_ckpt.spark.sink.versioned.engine import Engine
 from tests.attack.definition import AS_BEGUN
 from tests.attack.deployment import Deployment, Lines, PlayedGateway, RunFailed, dying_after
 from tests.attack.judge import FINDINGS

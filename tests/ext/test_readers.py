@@ -32,9 +32,9 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.ext.tables.staged_files import STAGED
 from dagster_ckpt.spark.channel.batch_input import read_rows
 from dagster_ckpt.spark.sink.port import AttemptId, Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import context_in, stage
 

@@ -21,8 +21,8 @@ from dagster_ckpt.errors import Unavailable
 from dagster_ckpt.ext.sql import database
 from dagster_ckpt.ext.sql.database import BUSY_SECONDS, Database
 from dagster_ckpt.ext.sql.target import SqlTable
-from dagster_ckpt.spark.sink.versioned.marks import Mark
-from dagster_ckpt.spark.sink.versioned.version import State
+from dagster_ckpt.ext.tables.marks import Mark
+from dagster_ckpt.ext.tables.version import State
 from tests.sim.outside import Table, Weather
 from tests.sim.threads import Lock
 

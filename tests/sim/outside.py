@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 from dagster_ckpt.authoring.targets import SinkTarget
 from dagster_ckpt.core.paths import AlreadyExists
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
+from dagster_ckpt.ext.tables.engine import Change, Engine, Halfway, Raced
+from dagster_ckpt.ext.tables.marks import Mark, SinkNames
+from dagster_ckpt.ext.tables.sink import VersionedSink
+from dagster_ckpt.ext.tables.staged_files import StagedFiles, areas_of
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, shown_files
 from dagster_ckpt.spark.sink.port import AttemptId, SinkContext, SinkDescription
-from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
-from dagster_ckpt.spark.sink.versioned.engine import Change, Engine, Halfway, Raced
-from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
-from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 from dagster_ckpt.testing.faulty import Call, Operation
 from tests.sim.scheduler import Scheduler
 

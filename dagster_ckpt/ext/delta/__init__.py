@@ -8,7 +8,7 @@ compare-and-set, so a racing or older attempt is refused by the table itself (do
 | file | what it owns |
 |---|---|
 | ``sink`` | ``DeltaSink``, the port |
-| ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
+| ``backend`` | the table behind the engine (``ext/tables``): read, committed to |
 | ``version`` | the table as it was read: its log as states |
 | ``lake`` | the calls of delta-rs, and its errors in the library's words |
 | ``columns`` | rows against the table's columns; bounds of a file's, by which readers pass over it |

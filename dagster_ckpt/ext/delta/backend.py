@@ -26,12 +26,12 @@ from dagster_ckpt.ext.delta.lake import Lake, Outside, committing, properties_of
 from dagster_ckpt.ext.delta.remote import staged_files
 from dagster_ckpt.ext.delta.upsert import add_actions, store_of, upsert
 from dagster_ckpt.ext.delta.version import DeltaVersion, Known
+from dagster_ckpt.ext.tables.columns import Column
+from dagster_ckpt.ext.tables.engine import Change, Halfway, OriginState
+from dagster_ckpt.ext.tables.marks import Mark, SinkNames
+from dagster_ckpt.ext.tables.staged_files import StagedFiles
+from dagster_ckpt.ext.tables.version import State, refuse_gone
 from dagster_ckpt.spark.sink.committables import from_last_replacing, shown_files
-from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.columns import Column
-from dagster_ckpt.spark.sink.versioned.engine import Change, Halfway, OriginState
-from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.delta.lake import client
+from dagster_ckpt.ext.tables.columns import Column, ColumnsOfFormat, spelt
 from dagster_ckpt.spark.sink.accepts import (
     NESTED,
     PLAIN,
@@ -32,7 +33,6 @@ from dagster_ckpt.spark.sink.accepts import (
     no_characters,
     no_empty_text,
 )
-from dagster_ckpt.spark.sink.versioned.columns import Column, ColumnsOfFormat, spelt
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema

@@ -20,8 +20,8 @@ from dagster_ckpt.errors import (
     install_extra,
     with_room,
 )
-from dagster_ckpt.spark.sink.versioned.engine import Raced
-from dagster_ckpt.spark.sink.versioned.marks import Mark
+from dagster_ckpt.ext.tables.engine import Raced
+from dagster_ckpt.ext.tables.marks import Mark
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from dagster_ckpt.core.json_text import parse_json
 from dagster_ckpt.errors import InvalidRequest, Unavailable
 from dagster_ckpt.ext.delta.lake import Lake
+from dagster_ckpt.ext.tables.marks import SinkNames
+from dagster_ckpt.ext.tables.staged_files import StagedFiles, areas_of
 from dagster_ckpt.spark.exchange.objects import s3_client
 from dagster_ckpt.spark.exchange.options import azure_folder, remote_folder
-from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
-from dagster_ckpt.spark.sink.versioned.marks import SinkNames
 
 
 def staged_files(lake: Lake, names: SinkNames, work_dir: Path) -> StagedFiles:

@@ -26,13 +26,13 @@ from dagster_ckpt.ext.delta.upkeep import (
     vacuumed,
 )
 from dagster_ckpt.ext.delta.version import REPLACED_FILES_STAY, RETENTION, DeltaVersion
+from dagster_ckpt.ext.tables.engine import Engine
+from dagster_ckpt.ext.tables.marks import SinkNames
+from dagster_ckpt.ext.tables.sink import VersionedSink
 from dagster_ckpt.spark.sink.accepts import Accepts, refuse_collated
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import SinkContext, SinkDescription, Upkeep
 from dagster_ckpt.spark.sink.staged_rows import stage_rows
-from dagster_ckpt.spark.sink.versioned.engine import Engine
-from dagster_ckpt.spark.sink.versioned.marks import SinkNames
-from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,11 +24,7 @@ from dagster_ckpt.ext.delta.backend import DeltaBackend, names_of
 from dagster_ckpt.ext.delta.lake import Outside, committing, properties_of, reading
 from dagster_ckpt.ext.delta.upsert import adds, files_of_log, write_files
 from dagster_ckpt.ext.delta.version import Commit, DeltaVersion, retention_hours
-from dagster_ckpt.spark.files import batch_folder_name
-from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
-from dagster_ckpt.spark.sink.rewrite import gathered, small_alike
-from dagster_ckpt.spark.sink.table_files import StagedFolder
-from dagster_ckpt.spark.sink.versioned.engine import (
+from dagster_ckpt.ext.tables.engine import (
     LATE,
     MERGED,
     TARGET,
@@ -36,6 +32,10 @@ from dagster_ckpt.spark.sink.versioned.engine import (
     Raced,
     nothing_is_old,
 )
+from dagster_ckpt.ext.tables.rewrite import gathered, small_alike
+from dagster_ckpt.ext.tables.staged_files import StagedFolder
+from dagster_ckpt.spark.files import batch_folder_name
+from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction

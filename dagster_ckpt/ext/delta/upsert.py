@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.columns import bounded_columns, statistics
+from dagster_ckpt.ext.tables.rewrite import bounds_of, conformed, gathered, repeating, staying
+from dagster_ckpt.ext.tables.staged_files import READ_WHOLE, StagedFiles, partition_values
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, repeating, staying
 from dagster_ckpt.spark.sink.staged_rows import flush_staged
-from dagster_ckpt.spark.sink.table_files import READ_WHOLE, StagedFiles, partition_values
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 from dagster_ckpt.errors import Corrupt
 from dagster_ckpt.ext.delta.lake import Lake, app_id, reading
+from dagster_ckpt.ext.tables.marks import SinkNames
+from dagster_ckpt.ext.tables.staged_files import STAGED
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.sink.port import AttemptId
 from dagster_ckpt.spark.sink.rows import FilesOfPartition, PlainFiles
-from dagster_ckpt.spark.sink.table_files import STAGED
-from dagster_ckpt.spark.sink.versioned.marks import SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -10,7 +10,7 @@ catalog (docs/decisions/0020-iceberg.md).
 |---|---|
 | ``sink`` | ``IcebergSink``, the port; tables of one catalog that change at one moment |
 | ``catalogs`` | the catalog of a target: its settings, its place, opened |
-| ``backend`` | the table behind the engine (``spark/sink/versioned``): read, committed to |
+| ``backend`` | the table behind the engine (``ext/tables``): read, committed to |
 | ``together`` | commits that are kept, and carried out as one change |
 | ``lake`` | the calls of pyiceberg, and its errors in the library's words |
 | ``version`` | the table as it was read: its snapshots as states; tags and branches |

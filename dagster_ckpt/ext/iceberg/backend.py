@@ -27,15 +27,15 @@ from dagster_ckpt.ext.iceberg.columns import (
 from dagster_ckpt.ext.iceberg.files import upsert, write_files
 from dagster_ckpt.ext.iceberg.lake import Lake, Outside, TableChange, committing, folder_at, reading
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
+from dagster_ckpt.ext.tables.columns import Column
+from dagster_ckpt.ext.tables.engine import Change, OriginState
+from dagster_ckpt.ext.tables.marks import Mark, SinkNames
+from dagster_ckpt.ext.tables.rewrite import conformed
+from dagster_ckpt.ext.tables.staged_files import StagedFiles, areas_of
+from dagster_ckpt.ext.tables.version import State, refuse_gone
 from dagster_ckpt.spark.exchange.options import AZURE, azure_folder
 from dagster_ckpt.spark.files import batch_folder_name
 from dagster_ckpt.spark.sink.committables import TableFile, shown_files
-from dagster_ckpt.spark.sink.rewrite import conformed
-from dagster_ckpt.spark.sink.table_files import StagedFiles, areas_of
-from dagster_ckpt.spark.sink.versioned.columns import Column
-from dagster_ckpt.spark.sink.versioned.engine import Change, OriginState
-from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State, refuse_gone
 
 
 def staged_files(lake: Lake, names: SinkNames, work_dir: Path) -> StagedFiles:

@@ -22,6 +22,7 @@ from pyiceberg.types import (
 )
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.tables.columns import Column, ColumnsOfFormat, array_of, map_of
 from dagster_ckpt.spark.sink.accepts import (
     NESTED,
     PLAIN,
@@ -32,7 +33,6 @@ from dagster_ckpt.spark.sink.accepts import (
     NameRule,
     names_of_folders,
 )
-from dagster_ckpt.spark.sink.versioned.columns import Column, ColumnsOfFormat, array_of, map_of
 
 _KEPT_AS = {name: name for name in ("string", "long", "float", "double", "boolean", "binary", "date")}
 _KEPT_AS |= dict.fromkeys(("integer", "short", "byte"), "int")

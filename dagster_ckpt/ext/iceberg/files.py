@@ -45,10 +45,10 @@ from pyiceberg.types import DateType, IcebergType
 from pyiceberg.utils.datetime import date_str_to_days
 
 from dagster_ckpt.ext.iceberg.columns import PART
+from dagster_ckpt.ext.tables.rewrite import bounds_of, conformed, gathered, staying
+from dagster_ckpt.ext.tables.staged_files import StagedFiles, partition_values
 from dagster_ckpt.spark.files import bounded_by_pyarrow
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.rewrite import bounds_of, conformed, gathered, staying
-from dagster_ckpt.spark.sink.table_files import StagedFiles, partition_values
 
 
 class _KeepsNoValue(ArrowProjectionVisitor):

@@ -36,8 +36,8 @@ from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
 from dagster_ckpt.ext.iceberg.files import data_file
 from dagster_ckpt.ext.iceberg.together import TableCommit, commit_all, kept
 from dagster_ckpt.ext.iceberg.version import MAIN, IcebergVersion
-from dagster_ckpt.spark.sink.versioned.engine import Raced
-from dagster_ckpt.spark.sink.versioned.marks import Mark
+from dagster_ckpt.ext.tables.engine import Raced
+from dagster_ckpt.ext.tables.marks import Mark
 
 _OF_NEW_TABLES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",

@@ -48,6 +48,10 @@ from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.iceberg.together import Step, TableCommit, commit_all, keeping, publishing, step_at_hand
 from dagster_ckpt.ext.iceberg.upkeep import Garbage, ReadManifests, maintained, merge_small, planned
 from dagster_ckpt.ext.iceberg.version import MAIN, IcebergVersion
+from dagster_ckpt.ext.tables.columns import spelt
+from dagster_ckpt.ext.tables.engine import Engine, Raced
+from dagster_ckpt.ext.tables.marks import SinkNames
+from dagster_ckpt.ext.tables.sink import VersionedSink
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.accepts import Accepts
 from dagster_ckpt.spark.sink.committables import PreparedBatch
@@ -61,10 +65,6 @@ from dagster_ckpt.spark.sink.port import (
     Upkeep,
 )
 from dagster_ckpt.spark.sink.staged_rows import stage_rows
-from dagster_ckpt.spark.sink.versioned.columns import spelt
-from dagster_ckpt.spark.sink.versioned.engine import Engine, Raced
-from dagster_ckpt.spark.sink.versioned.marks import SinkNames
-from dagster_ckpt.spark.sink.versioned.sink import VersionedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,9 +25,7 @@ from dagster_ckpt.ext.iceberg.backend import IcebergBackend
 from dagster_ckpt.ext.iceberg.files import write_files, written_below
 from dagster_ckpt.ext.iceberg.lake import Outside, TableChange, committing, reading
 from dagster_ckpt.ext.iceberg.version import IcebergVersion
-from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
-from dagster_ckpt.spark.sink.rewrite import conformed, small_alike
-from dagster_ckpt.spark.sink.versioned.engine import (
+from dagster_ckpt.ext.tables.engine import (
     LATE,
     MERGED,
     TARGET,
@@ -35,6 +33,8 @@ from dagster_ckpt.spark.sink.versioned.engine import (
     Raced,
     nothing_is_old,
 )
+from dagster_ckpt.ext.tables.rewrite import conformed, small_alike
+from dagster_ckpt.spark.sink.port import AttemptId, Upkeep
 
 _DEFAULT_AGE_MS = 5 * 86_400_000
 _SETTLED_MS = 3_600_000

@@ -10,9 +10,9 @@ from typing import ClassVar
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from dagster_ckpt.ext.tables.marks import SinkNames
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.sink.port import AttemptId
-from dagster_ckpt.spark.sink.versioned.marks import SinkNames
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 MAIN = "main"
 

@@ -10,9 +10,10 @@ from deltalake import DeltaTable as Reader
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
-from dagster_ckpt.spark.sink import positions, table_files
+from dagster_ckpt.ext.tables import staged_files
+from dagster_ckpt.ext.tables.staged_files import STAGED
+from dagster_ckpt.spark.sink import positions
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import SinkContract, Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
 
@@ -33,7 +34,11 @@ class TestDeltaSink(SinkContract):
         return list(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
     def steps(self) -> Sequence[Step]:
-        return [*((Outside, name) for name in COMMITS), (positions, "replace_whole"), (table_files, "upload")]
+        return [
+            *((Outside, name) for name in COMMITS),
+            (positions, "replace_whole"),
+            (staged_files, "upload"),
+        ]
 
     def staging(self, sink: Sink, context: SinkContext) -> Staging:
         root = Path(sink.place)

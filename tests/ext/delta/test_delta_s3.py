@@ -15,8 +15,8 @@ from dagster_ckpt.ext.delta import lake
 from dagster_ckpt.ext.delta.remote import open_store
 from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
+from dagster_ckpt.ext.tables.staged_files import STAGED
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row
 from tests.adapters.s3_proxy import s3_proxy_process, seen_by

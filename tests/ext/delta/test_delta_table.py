@@ -28,8 +28,8 @@ from dagster_ckpt.ext.delta.sink import DeltaSink
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.delta.upkeep import Garbage
 from dagster_ckpt.ext.delta.version import retention_hours
+from dagster_ckpt.ext.tables.staged_files import STAGED, partition_values
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED, partition_values
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in, crash_points
 from tests.spark.sink.lake_keys import (
@@ -665,7 +665,7 @@ def test_a_tables_own_retention_is_read(text: str, hours: float) -> None:
 def test_others_that_never_stop_committing_are_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.spark.sink.versioned.engine._TRIES", 2)
+    monkeypatch.setattr("dagster_ckpt.ext.tables.engine._TRIES", 2)
     run = begun(tmp_path)
     run.batch([(1, 1)])
     run.publish(1)

@@ -12,7 +12,7 @@ from dagster_ckpt.core.restore.horizon import DAY
 from dagster_ckpt.ext.delta.lake import Outside
 from dagster_ckpt.ext.delta.target import DeltaTable
 from dagster_ckpt.ext.delta.version import REPLACED_FILES_STAY, RETENTION
-from dagster_ckpt.spark.sink.rewrite import ENOUGH
+from dagster_ckpt.ext.tables.rewrite import ENOUGH
 from dagster_ckpt.testing import SinkRun
 from dagster_ckpt.testing.sinks.keys import pairs
 from dagster_ckpt.testing.sinks.run import AtStep, RunCut, crash_points

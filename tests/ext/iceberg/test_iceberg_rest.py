@@ -14,8 +14,8 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
+from dagster_ckpt.ext.tables.staged_files import STAGED
 from dagster_ckpt.spark.sink.port import Sink, SinkContext
-from dagster_ckpt.spark.sink.table_files import STAGED
 from dagster_ckpt.testing import Staging
 from dagster_ckpt.testing.sinks.run import Row, Step
 from tests.adapters.servers import S3Server

@@ -40,9 +40,9 @@ from dagster_ckpt.ext.iceberg.lake import Outside
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.iceberg.upkeep import Garbage, ReadManifests
+from dagster_ckpt.ext.tables.columns import spelt
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, Sink, SinkContext, SinkCut
-from dagster_ckpt.spark.sink.versioned.columns import spelt
 from dagster_ckpt.testing import SinkRun, Staging
 from dagster_ckpt.testing.sinks.run import AtStep, context_in
 from tests.spark.sink.lake_keys import (
@@ -217,7 +217,7 @@ def test_others_that_commit_in_between_are_only_waited_for(tmp_path: Path) -> No
 def test_others_that_never_stop_committing_are_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_ckpt.spark.sink.versioned.engine._TRIES", 2)
+    monkeypatch.setattr("dagster_ckpt.ext.tables.engine._TRIES", 2)
     run = begun(tmp_path)
     published(run, 1)
     run.batch([(2, 2)])

@@ -164,7 +164,7 @@ ENOUGH = 8
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many small files are enough to be merged."""
-    monkeypatch.setattr("dagster_ckpt.spark.sink.rewrite.ENOUGH", ENOUGH)
+    monkeypatch.setattr("dagster_ckpt.ext.tables.rewrite.ENOUGH", ENOUGH)
 
 
 def streamed(folder: Path, target: IcebergTable, publishes: int) -> tuple[SinkRun, list[RunCut]]:

@@ -21,10 +21,10 @@ from dagster_ckpt.core.ids import CheckpointId, CoordinatorEpoch, PipelineId, St
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.dagster.reports.asset import SUCCEEDED_CHECK
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.tables.engine import Engine
 from dagster_ckpt.spark.attempt import sinks
 from dagster_ckpt.spark.attempt.sinks_at_start import SinksAtStart
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut
-from dagster_ckpt.spark.sink.versioned.engine import Engine
 from tests.lab.lab import Lab, failure_text
 from tests.spark.epoch.small_pipeline import CUSTOMERS, ORDERS, Feed, read_lines, read_totals, shop
 from tests.tables import rows_in

@@ -21,8 +21,8 @@ from dagster_ckpt import (
     run_stream,
 )
 from dagster_ckpt.core.request import RunStatus
+from dagster_ckpt.ext.tables.engine import Engine
 from dagster_ckpt.programs import EpochEnd, StreamEnd
-from dagster_ckpt.spark.sink.versioned.engine import Engine
 from dagster_ckpt.spark.streaming.run import StoppedWithSavepoint
 from dagster_ckpt.spark.streaming.service import StreamingService
 from tests.lab.lab import Lab

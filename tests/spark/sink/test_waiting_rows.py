@@ -15,6 +15,8 @@ from dagster_ckpt.core.ids import BatchId, CheckpointId, CoordinatorEpoch, Stage
 from dagster_ckpt.core.model import CheckpointMetadata, TableSnapshot
 from dagster_ckpt.core.restore.choice import Restore
 from dagster_ckpt.errors import Corrupt, Declined, InvalidRequest
+from dagster_ckpt.ext.tables.marks import Mark
+from dagster_ckpt.ext.tables.roll_back import _seed
 from dagster_ckpt.sinks import DeltaTable, ForEachCheckpoint, IcebergTable, KafkaTopic, SqlTable
 from dagster_ckpt.spark.attempt.earlier_attempts import had_rows, left_table, left_tables
 from dagster_ckpt.spark.attempt.sink_refusals import refuse_forks
@@ -24,8 +26,6 @@ from dagster_ckpt.spark.sink.committables import PreparedBatch, write_committabl
 from dagster_ckpt.spark.sink.phases import begun_with, cut_of_sink
 from dagster_ckpt.spark.sink.port import AttemptId, SinkCut, SinkPosition
 from dagster_ckpt.spark.sink.positions import SEED
-from dagster_ckpt.spark.sink.versioned.marks import Mark
-from dagster_ckpt.spark.sink.versioned.roll_back import _seed
 from dagster_ckpt.spark.sink.waiting import refuse_other_place
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.lab.pipelines import sink, source, wired

@@ -10,9 +10,9 @@ from itertools import chain, takewhile
 from typing import Any, ClassVar
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.tables.marks import NOTHING_SHOWN, Mark, SinkNames
 from dagster_ckpt.spark.sink.port import AttemptId, SinkPosition
 from dagster_ckpt.spark.sink.rows import PlainFiles
-from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, SinkNames
 
 _STEPS = (1, 32, None)
 """So many states are read at first: the newest is ours nearly always."""

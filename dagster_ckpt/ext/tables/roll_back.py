@@ -12,12 +12,12 @@ from typing import Any
 
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest
+from dagster_ckpt.ext.tables.engine import Backend, Change, Engine, Halfway, OriginState, Raced, V
+from dagster_ckpt.ext.tables.marks import NOTHING_SHOWN, Mark, refuse_other_key
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows
 from dagster_ckpt.spark.sink.port import AttemptId, LaterRows, RolledBack, SinkCut
 from dagster_ckpt.spark.sink.positions import SEED, last_shown, why_another_history, why_left
-from dagster_ckpt.spark.sink.versioned.engine import Backend, Change, Engine, Halfway, OriginState, Raced, V
-from dagster_ckpt.spark.sink.versioned.marks import NOTHING_SHOWN, Mark, refuse_other_key
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from dagster_ckpt.core.ids import CoordinatorEpoch
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.digests import digest_of
 from dagster_ckpt.errors import Corrupt, OutcomeUnknown, Unavailable
+from dagster_ckpt.ext.tables.rewrite import latest_rows
 from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.files import batch_of, map_in_parallel, run_in_parallel
 from dagster_ckpt.spark.sink.accepts import NO_VALUE
 from dagster_ckpt.spark.sink.committables import PreparedBatch, TableFile
-from dagster_ckpt.spark.sink.rewrite import latest_rows
 from dagster_ckpt.spark.sink.staged_rows import flush_staged, refuse_other_content
 
 STAGED = "_dagster_ckpt/staged"

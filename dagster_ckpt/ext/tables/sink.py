@@ -13,6 +13,20 @@ from dagster_ckpt.core.messages import CommitPermit
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.core.restore.horizon import Pin
 from dagster_ckpt.errors import Corrupt, InvalidRequest, NotFound
+from dagster_ckpt.ext.tables.engine import Backend, Engine, OriginState, V
+from dagster_ckpt.ext.tables.marks import refuse_other_key, text_of_key
+from dagster_ckpt.ext.tables.rewrite import latest_rows
+from dagster_ckpt.ext.tables.roll_back import (
+    fork,
+    refuse_fork,
+    roll_back,
+    shown_state,
+    why_no_way,
+    why_not_exchanged,
+    why_not_kept,
+)
+from dagster_ckpt.ext.tables.staged_files import StagedFiles
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.channel.schema import arrow_schema, parsed_schema
 from dagster_ckpt.spark.sink.accepts import refuse_nested_key
 from dagster_ckpt.spark.sink.committables import (
@@ -33,22 +47,8 @@ from dagster_ckpt.spark.sink.port import (
     SinkCut,
     SinkPosition,
 )
-from dagster_ckpt.spark.sink.rewrite import latest_rows
 from dagster_ckpt.spark.sink.rows import PlainFiles, PublishedRows
 from dagster_ckpt.spark.sink.staged_rows import refuse_unwritable
-from dagster_ckpt.spark.sink.table_files import StagedFiles
-from dagster_ckpt.spark.sink.versioned.engine import Backend, Engine, OriginState, V
-from dagster_ckpt.spark.sink.versioned.marks import refuse_other_key, text_of_key
-from dagster_ckpt.spark.sink.versioned.roll_back import (
-    fork,
-    refuse_fork,
-    roll_back,
-    shown_state,
-    why_no_way,
-    why_not_exchanged,
-    why_not_kept,
-)
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

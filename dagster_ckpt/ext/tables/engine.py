@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from dagster_ckpt.core.model import TableSnapshot
 from dagster_ckpt.errors import Corrupt, InvalidRequest, Unavailable
+from dagster_ckpt.ext.tables.columns import Column
+from dagster_ckpt.ext.tables.marks import Mark, SinkNames, text_of_batches, text_of_key
+from dagster_ckpt.ext.tables.staged_files import StagedFiles, StagedFolder, folder_of
+from dagster_ckpt.ext.tables.version import State, Version
 from dagster_ckpt.spark.sink.committables import PreparedBatch, batches_with_rows, shown_files
 from dagster_ckpt.spark.sink.port import AlreadyPublished, AttemptId, Published, Upkeep
 from dagster_ckpt.spark.sink.positions import Owner, not_shown, note_owner, read_owner, refuse_fenced
-from dagster_ckpt.spark.sink.table_files import StagedFiles, StagedFolder, folder_of
-from dagster_ckpt.spark.sink.versioned.columns import Column
-from dagster_ckpt.spark.sink.versioned.marks import Mark, SinkNames, text_of_batches, text_of_key
-from dagster_ckpt.spark.sink.versioned.version import State, Version
 
 V = TypeVar("V", bound=Version)
 

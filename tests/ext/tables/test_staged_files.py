@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from dagster_ckpt.digests import digest_file
 from dagster_ckpt.errors import Corrupt
-from dagster_ckpt.spark.sink import rewrite, table_files
+from dagster_ckpt.ext.tables import rewrite, staged_files
+from dagster_ckpt.ext.tables.rewrite import latest_rows, staying
+from dagster_ckpt.ext.tables.staged_files import StagedFiles
 from dagster_ckpt.spark.sink.committables import TableFile
-from dagster_ckpt.spark.sink.rewrite import latest_rows, staying
-from dagster_ckpt.spark.sink.table_files import StagedFiles
 from tests.properties import examples
 
 
@@ -65,7 +65,7 @@ def test_the_last_row_of_each_key_wins_whatever_is_read_at_once(
     folder = tmp_path_factory.mktemp("staged")
     batches = [[(k, v % 2**60) for k, v in batch] for batch in batches]
     files = batches_of(folder, batches)
-    with patch.object(table_files, "_AT_ONCE", at_once):
+    with patch.object(staged_files, "_AT_ONCE", at_once):
         rows = staged_below(folder).latest_rows(files, ["k"]).to_pylist()
     assert {row["k"]: row["v"] for row in rows} == {k: v for batch in batches for k, v in batch}
     assert len(rows) == len({row["k"] for row in rows})
@@ -77,7 +77,7 @@ def test_columns_that_came_later_and_stayed_away_are_null_in_the_rows_that_win(t
         stage(tmp_path, "1.parquet", pa.table({"k": [2, 3], "v": [2, 2], "new": ["a", "b"]})),
         stage(tmp_path, "2.parquet", pa.table({"k": [3], "v": [3]})),
     ]
-    with patch.object(table_files, "_AT_ONCE", 1):
+    with patch.object(staged_files, "_AT_ONCE", 1):
         rows = staged_below(tmp_path).latest_rows(files, ["k"]).to_pylist()
     assert sorted((row["k"], row["v"], row["new"]) for row in rows) == [
         (1, 1, None),
