@@ -58,7 +58,7 @@ mutants: ## Put fifty-nine faults back, one by one, in a copy: the tests find ea
 	@scripts/in_memory $(RUN) python -m scripts.mutants $(ARGS)
 
 platforms: ## Run the tests on emulators of Azure and Google, YARN and Kubernetes, installed first (weekly in CI)
-	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes
+	@CI=true scripts/bootstrap python java postgres clouds azurite spark_azure spark_google hadoop kubernetes iceberg_rest
 	@CI=true $(RUN) python -m pytest -m platform tests/contract tests/platforms $(ARGS)
 
 LOWEST := tests/core tests/contract/test_coordinator_store.py tests/spark/epoch/test_programs.py tests/spark/snapshot/test_restore.py tests/ext/metrics tests/dagster/launched/test_messages.py

@@ -78,6 +78,8 @@ def _opened(settings: CatalogSettings) -> Catalog:
     given: dict[str, Any] = dict(settings.properties)
     try:
         catalog = load_catalog(settings.name, **given)
+        if catalog.properties.get("nessie.is-nessie-catalog") == "true":
+            raise InvalidRequest(why_forgetful(settings.place))
         if isinstance(catalog, SqlCatalog):
             catalog.engine.dispose()
             # A connection that is kept would stay with a file that was removed, or put back, meanwhile; and one to a
@@ -89,6 +91,14 @@ def _opened(settings: CatalogSettings) -> Catalog:
         raise InvalidRequest(
             f"the Iceberg catalog {settings.name} cannot be opened with {', '.join(given) or 'no settings'}: {error}"
         ) from error
+
+
+def why_forgetful(place: str) -> str:
+    """Return the sentence for a catalog in which no restore could go back, as Nessie 0.99 is."""
+    return (
+        f"the Iceberg catalog of {place} keeps a table's newest snapshot alone, and no tags: a restore could not "
+        "go back to the rows of a checkpoint. Write to a table of another catalog"
+    )
 
 
 def settings_of(catalog: str | Mapping[str, Any], table_dir: Path) -> CatalogSettings:

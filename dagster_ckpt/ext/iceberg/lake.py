@@ -32,7 +32,7 @@ from pyiceberg.types import NestedField
 from sqlalchemy.exc import SQLAlchemyError
 
 from dagster_ckpt.errors import CheckpointError, Corrupt, InvalidRequest, OutcomeUnknown, Unavailable
-from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings
+from dagster_ckpt.ext.iceberg.catalogs import CatalogSettings, why_forgetful
 from dagster_ckpt.ext.iceberg.files import data_file
 from dagster_ckpt.ext.iceberg.together import TableCommit, commit_all, kept
 from dagster_ckpt.ext.iceberg.version import MAIN, IcebergVersion
@@ -187,7 +187,10 @@ def commit_exactly(
         return
     # Of this handle only: with the table's own setting pyiceberg would commit on top of what was not read.
     version.table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+    told = {update.ref_name for update in transaction._updates if isinstance(update, SetSnapshotRefUpdate)}
     transaction.commit_transaction()
+    if not told <= version.table.metadata.refs.keys():
+        raise InvalidRequest(why_forgetful(version.place))
 
 
 def _files(

@@ -48,6 +48,7 @@ class RestCatalog:
         self._lock = threading.Lock()
         self.commits = 0
         self.together = Together.NOT_NAMED
+        self.keeps_tags = True
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, str]:
         """Return status and text."""
@@ -93,7 +94,8 @@ class RestCatalog:
         _, space, _, name = parts
         request = CommitTableRequest.model_validate_json(body)
         loaded = self._catalog.load_table((space, name))
-        done = self._catalog.commit_table(loaded, request.requirements, request.updates)
+        kept = [one for one in request.updates if self.keeps_tags or getattr(one, "type", "") != "tag"]
+        done = self._catalog.commit_table(loaded, request.requirements, tuple(kept))
         self.commits += 1
         return done.model_dump_json(by_alias=True)
 

@@ -12,6 +12,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.tables.staged_files import STAGED
@@ -44,6 +45,7 @@ class TestIcebergSinkOfARestCatalog(Local):
         warehouse = f"s3://{s3_apart.new_bucket()}/lake"
         with rest_catalog(tmp_path, warehouse, **files) as (address, behind):
             self.settings = {"type": "rest", "uri": address, **files}
+            self.behind = behind
             yield
             assert behind.commits, "every commit goes over the wire"
 
@@ -81,8 +83,17 @@ class TestIcebergSinkOfARestCatalog(Local):
         assert self.shown(run) == [(1, 1), (2, 2)]
         assert self.shown(run.restored(at)) == [(1, 1)]
 
+    def test_a_catalog_that_keeps_no_tags_is_told_with_the_first_rows(self, tmp_path: Path) -> None:
+        self.behind.keeps_tags = False
+        run = self.begun(tmp_path)
+        run.batch([(1, 1)])
+        with pytest.raises(
+            InvalidRequest, match="newest snapshot alone, and no tags: a restore could not go back"
+        ):
+            run.publish(1)
 
-_KEPT = {*ON_THE_WIRE, "test_maintenance_leaves_the_rows_and_the_cuts"}
+
+_KEPT = {*ON_THE_WIRE, *vars(TestIcebergSinkOfARestCatalog)}
 for _name in [name for name in dir(Local) if name.startswith("test_") and name not in _KEPT]:
     setattr(TestIcebergSinkOfARestCatalog, _name, None)
 del Local
