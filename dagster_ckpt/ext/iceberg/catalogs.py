@@ -60,12 +60,15 @@ class CatalogSettings:
         return file.parent if file is not None and self == sqlite_in(file.parent) else None
 
     def open(self) -> Catalog:
-        """Return the catalog. Raises InvalidRequest where its settings are wrong."""
+        """Return the catalog. Raises InvalidRequest where its settings are wrong, or it forgets snapshots."""
         file = self._file
         if file is not None and not file.exists():
             _opened.cache_clear()  # of a file that was removed: its tables are made again
             file.parent.mkdir(parents=True, exist_ok=True)
-        return _opened(self)
+        catalog = _opened(self)
+        if catalog.properties.get("nessie.is-nessie-catalog") == "true":
+            raise InvalidRequest(why_forgetful(self.place))
+        return catalog
 
     @property
     def _file(self) -> Path | None:
@@ -78,8 +81,6 @@ def _opened(settings: CatalogSettings) -> Catalog:
     given: dict[str, Any] = dict(settings.properties)
     try:
         catalog = load_catalog(settings.name, **given)
-        if catalog.properties.get("nessie.is-nessie-catalog") == "true":
-            raise InvalidRequest(why_forgetful(settings.place))
         if isinstance(catalog, SqlCatalog):
             catalog.engine.dispose()
             # A connection that is kept would stay with a file that was removed, or put back, meanwhile; and one to a

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.iceberg.catalogs import settings_of
 from dagster_ckpt.ext.iceberg.sink import IcebergSink
 from dagster_ckpt.ext.iceberg.target import IcebergTable
 from dagster_ckpt.ext.tables.staged_files import STAGED
@@ -85,6 +86,9 @@ class TestIcebergSinkOfARestCatalog(Local):
 
     def test_a_catalog_that_keeps_no_tags_is_told_with_the_first_rows(self, tmp_path: Path) -> None:
         self.behind.keeps_tags = False
+        nessie = settings_of(self.settings | {"nessie.is-nessie-catalog": "true"}, tmp_path)
+        with pytest.raises(InvalidRequest, match=f"^the Iceberg catalog of {re.escape(nessie.place)} keeps"):
+            nessie.open()
         run = self.begun(tmp_path)
         run.batch([(1, 1)])
         with pytest.raises(
