@@ -52,8 +52,6 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.core.messages import CheckpointFailureReason as CheckpointFailureReason
     from dagster_ckpt.core.model import CheckpointKind as CheckpointKind
     from dagster_ckpt.core.model import CheckpointMetadata as CheckpointMetadata
-    from dagster_ckpt.core.supervision.alarms import AlarmPolicy as AlarmPolicy
-    from dagster_ckpt.core.supervision.ownership import RestartPolicy as RestartPolicy
     from dagster_ckpt.dagster.components.checkpointed_pipeline import (
         CheckpointedPipelineComponent as CheckpointedPipelineComponent,
     )
@@ -73,6 +71,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers and editors;
     from dagster_ckpt.dagster.sensors.runs import SavepointWanted as SavepointWanted
     from dagster_ckpt.dagster.sensors.runs import after_checkpoints as after_checkpoints
     from dagster_ckpt.dagster.sensors.runs import build_savepoint_sensor as build_savepoint_sensor
+    from dagster_ckpt.dagster.supervision import AlarmPolicy as AlarmPolicy
+    from dagster_ckpt.dagster.supervision import RestartPolicy as RestartPolicy
     from dagster_ckpt.dagster.tables import (
         published_tables_io_manager as published_tables_io_manager,
     )
@@ -135,8 +135,8 @@ _HOMES: dict[str, str] = {
     "PipelineOptions": "dagster.options",
     "SavepointSchedule": "dagster.options",
     "EpochSchedule": "dagster.options",
-    "RestartPolicy": "core.supervision.ownership",
-    "AlarmPolicy": "core.supervision.alarms",
+    "RestartPolicy": "dagster.supervision",
+    "AlarmPolicy": "dagster.supervision",
     "AlarmMessage": "dagster.sensors.alarms",
     "build_savepoint_schedule": "dagster.pipeline_jobs",
     "build_savepoint_sensor": "dagster.sensors.runs",

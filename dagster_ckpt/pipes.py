@@ -26,9 +26,9 @@ from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.config import RestoreOptions
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.supervision.ownership import OwnerState
-from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.jobs.runs import StreamConfig
 from dagster_ckpt.dagster.launched.messages import EXTRA, Ended, Order, RemoteOp, RunKind
+from dagster_ckpt.dagster.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.reports.asset import history_metadata
 from dagster_ckpt.dagster.reports.events import DagsterEvents, Followed
 from dagster_ckpt.dagster.reports.op_log import on_stderr

@@ -117,7 +117,7 @@ FLOORS = {
         "mailbox",
     ),
     "dagster_ckpt.spark": (
-        "files java quoting stage_report versions worker_start wrapped",
+        "files java quoting stage_report versions worker_start",
         "directories exchange",
         "cluster snapshot",
         "channel session source",
@@ -126,12 +126,12 @@ FLOORS = {
         "epoch streaming",
     ),
     "dagster_ckpt.ext": (
-        "attach kafka metrics quarantine sql tables upgrade_plan warm",
-        "delta iceberg",
+        "kafka metrics quarantine sql tables warm wrapped",
+        "attach delta iceberg upgrade_plan",
         "spark_pipelines",
     ),
     "dagster_ckpt.dagster": (
-        "console names",
+        "console names reporting supervision",
         "launchpad options",
         "reports resources",
         "checks start",

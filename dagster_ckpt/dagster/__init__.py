@@ -8,6 +8,8 @@
 | ``launchpad`` | what a job's Launchpad shows of its settings, and links to it |
 | ``resources/`` | the coordinator and the Spark session as Dagster resources, of one pipeline beside others |
 | ``console`` | failures as people read them: a sentence in events, and alone on the console |
+| ``supervision`` | when people are told of failures: once per episode; whether a failed run is started again |
+| ``reporting`` | which of a stream's checkpoints become events of their own; the partitions of that asset |
 | ``options`` | settings of one pipeline: how it shows in Dagster, what watches it, where its stages run |
 | ``reports/`` | events, metadata and log lines of checkpoints, streams and tables |
 | ``runs/`` | one attempt of a pipeline inside a Dagster run: its turn, the lease of others |

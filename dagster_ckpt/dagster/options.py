@@ -15,10 +15,10 @@ from dagster._utils.schedules import is_valid_cron_schedule
 from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.settings import refusing_unknown
-from dagster_ckpt.core.supervision.alarms import AlarmPolicy
-from dagster_ckpt.core.supervision.ownership import ConcurrentRuns, RestartPolicy
-from dagster_ckpt.core.supervision.reporting import ReportPolicy
+from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
 from dagster_ckpt.dagster.names import CareAction, SavepointAction
+from dagster_ckpt.dagster.reporting import ReportPolicy
+from dagster_ckpt.dagster.supervision import AlarmPolicy, RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
 
 

@@ -11,4 +11,5 @@
 | ``attach`` | programs that start Spark's streaming queries themselves | commands, programs |
 | ``warm`` | a JVM that outlives a run; an archive of Java's classes | sessions |
 | ``metrics`` | Prometheus and OpenTelemetry | facts of the page |
+| ``wrapped`` | methods of PySpark that do something else for a while | |
 """

@@ -9,7 +9,6 @@
 | ``stage_report`` | what the runner tells its host; rows and rates of a query's batches |
 | ``java/`` | calls into Spark's Java that PySpark does not publish; errors that are Java's, not the query's |
 | ``quoting`` | a name in backticks |
-| ``wrapped`` | methods of PySpark that do something else for a while |
 | ``exchange/`` | rows and state that executors hand to one another through an object store |
 | ``cluster/`` | executors that are not the driver: probed, counted, sent this package |
 | ``snapshot/`` | a stage's part of a snapshot: captured, uploaded, read, restored |

@@ -30,7 +30,7 @@ NEEDS = {
 }
 """What a run would have to say for a reason; where one begins to, its mark on the page is to go."""
 RUNS = ("authoring", "spark", "runtime", "operations", "dagster")
-ONLY_TOLD = ("core/messages.py", "core/supervision/alarms.py")
+ONLY_TOLD = ("core/messages.py", "dagster/supervision.py")
 
 
 def sources(*rooms: str) -> dict[str, str]:

@@ -17,7 +17,6 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.statistics import COMPLETED
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
-from dagster_ckpt.core.supervision.alarms import AlarmFacts, FailureStreak, age_of, failure_streak
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.names import COORDINATOR_KEY
 from dagster_ckpt.dagster.reports.asset import (
@@ -29,6 +28,7 @@ from dagster_ckpt.dagster.reports.asset import (
 )
 from dagster_ckpt.dagster.reports.tables import condition_asset_key, condition_checks, condition_evaluations
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of, own_keys
+from dagster_ckpt.dagster.supervision import AlarmFacts, FailureStreak, age_of, failure_streak
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ports import CoordinatorStore
 

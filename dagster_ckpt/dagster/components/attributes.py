@@ -10,9 +10,9 @@ import dagster as dg
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from dagster_ckpt.core.config import refuse_unknown
-from dagster_ckpt.core.supervision.ownership import RestartPolicy
 from dagster_ckpt.dagster.options import Launch, SavepointSchedule
 from dagster_ckpt.dagster.resources.spark import SparkSessionResource
+from dagster_ckpt.dagster.supervision import RestartPolicy
 from dagster_ckpt.errors import InvalidRequest
 
 

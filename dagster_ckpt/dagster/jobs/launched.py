@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
-from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.jobs.build import BARRIER, RunConfig, after, clear_errors, epoch_job, one_op_job
 from dagster_ckpt.dagster.jobs.runs import StreamConfig
 from dagster_ckpt.dagster.names import (
@@ -27,6 +26,7 @@ from dagster_ckpt.dagster.names import (
     streaming_job_name,
 )
 from dagster_ckpt.dagster.options import Context, Launch
+from dagster_ckpt.dagster.reporting import ReportPolicy
 from dagster_ckpt.dagster.reports.op_log import location_of
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
 

@@ -14,7 +14,6 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.settings import word_of
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
-from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.console import failure
 from dagster_ckpt.dagster.jobs.build import (
     BARRIER,
@@ -37,6 +36,7 @@ from dagster_ckpt.dagster.names import (
     op_name,
     streaming_job_name,
 )
+from dagster_ckpt.dagster.reporting import REPORT_PAUSE, ReportPolicy
 from dagster_ckpt.dagster.resources.pipeline import resources_of, spark_of
 from dagster_ckpt.errors import Fenced, InvalidRequest
 

@@ -19,10 +19,10 @@ import dagster as dg
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.model import CheckpointMetadata
 from dagster_ckpt.core.paths import snapshot_key
-from dagster_ckpt.core.supervision.alarms import outstanding_stages
-from dagster_ckpt.core.supervision.reporting import Untold
 from dagster_ckpt.core.units import ago, duration, milliseconds, moment, size
 from dagster_ckpt.dagster.names import PIPELINE_TAG
+from dagster_ckpt.dagster.reporting import Untold
+from dagster_ckpt.dagster.supervision import outstanding_stages
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics

@@ -22,8 +22,8 @@ from dagster_ckpt.core.coordinator.effects import (
 )
 from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.paths import checkpoint_key
-from dagster_ckpt.core.supervision.reporting import ReportPolicy, Untold, has_changed
 from dagster_ckpt.dagster.launchpad import CodeLocation, restore_link
+from dagster_ckpt.dagster.reporting import ReportPolicy, Untold, has_changed
 from dagster_ckpt.dagster.reports.asset import (
     UNPUBLISHED,
     checkpoints_asset_key,

@@ -24,12 +24,12 @@ from dagster_ckpt.core.coordinator.effects import (
     StopEnded,
 )
 from dagster_ckpt.core.messages import CheckpointFailureReason
-from dagster_ckpt.core.supervision.alarms import outstanding_stages
-from dagster_ckpt.core.supervision.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
 from dagster_ckpt.core.units import counted
+from dagster_ckpt.dagster.reporting import REPORT_PAUSE, Repeats, Untold, kind_of
 from dagster_ckpt.dagster.reports.asset import history_metadata, stream_metadata
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.op_log import ProgressLines, line_of, log
+from dagster_ckpt.dagster.supervision import outstanding_stages
 from dagster_ckpt.spark.stage_report import TableChanged
 from dagster_ckpt.spark.streaming.progress import StreamProgress
 

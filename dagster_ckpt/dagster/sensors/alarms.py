@@ -15,16 +15,6 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.restore.horizon import NEAR_DAYS, Horizon
-from dagster_ckpt.core.supervision.alarms import (
-    Alarm,
-    AlarmFacts,
-    AlarmKind,
-    AlarmPolicy,
-    AlarmState,
-    OpenEpisodes,
-    age_of,
-    judge_alarms,
-)
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.checks.history import alarm_facts, horizon_result
 from dagster_ckpt.dagster.reports.asset import (
@@ -41,6 +31,16 @@ from dagster_ckpt.dagster.sensors.shared import (
     build_own_sensor,
     read_cursor,
     run_link,
+)
+from dagster_ckpt.dagster.supervision import (
+    Alarm,
+    AlarmFacts,
+    AlarmKind,
+    AlarmPolicy,
+    AlarmState,
+    OpenEpisodes,
+    age_of,
+    judge_alarms,
 )
 from dagster_ckpt.errors import NotFound, Unavailable
 

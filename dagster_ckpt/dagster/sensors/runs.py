@@ -16,17 +16,7 @@ import dagster as dg
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.model import Labeled
-from dagster_ckpt.core.supervision.ownership import (
-    Alive,
-    LastRun,
-    LastRunFacts,
-    OwnerState,
-    RestartDeclined,
-    RestartLater,
-    RestartPolicy,
-    decide_restart,
-    is_lost,
-)
+from dagster_ckpt.core.supervision.ownership import Alive, OwnerState, is_lost
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.dagster.jobs.build import RestoreConfig, without_restore_options
 from dagster_ckpt.dagster.names import (
@@ -48,6 +38,14 @@ from dagster_ckpt.dagster.sensors.shared import (
     code_location,
     newest_run,
     read_cursor,
+)
+from dagster_ckpt.dagster.supervision import (
+    LastRun,
+    LastRunFacts,
+    RestartDeclined,
+    RestartLater,
+    RestartPolicy,
+    decide_restart,
 )
 from dagster_ckpt.errors import Unavailable
 

@@ -25,9 +25,9 @@ from dagster_ckpt.core.supervision.ownership import (
     OwnerState,
     judge_attempt,
 )
-from dagster_ckpt.core.supervision.reporting import MirrorPlan, plan_mirror
 from dagster_ckpt.dagster.launchpad import restore_link
 from dagster_ckpt.dagster.names import RESTORE_OP, STREAM_OP, epoch_job_name, streaming_job_name
+from dagster_ckpt.dagster.reporting import MirrorPlan, plan_mirror
 from dagster_ckpt.dagster.reports.asset import (
     checkpoints_asset_key,
     checkpoints_partitions,

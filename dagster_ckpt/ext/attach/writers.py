@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.wrapped import FILES, Wrap, wrapped
 from dagster_ckpt.spark.versions import refuse_attached
 
 if TYPE_CHECKING:
@@ -80,18 +82,18 @@ class WriterPatch:
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
-        self._before: dict[tuple[type, str], Any] = {}
+        self._replaced = ExitStack()
 
     def install(self) -> None:
         """Replace the methods. Raises InvalidRequest for a PySpark that is too old."""
         import pyspark
 
         refuse_attached(pyspark.__version__)
-        writer = _writer_class()
-        for name, note in _NOTED.items():
-            self._replace(writer, name, _noting(note))
-        for name in ("start", "toTable"):
-            self._replace(writer, name, self._starting)
+        from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+        notes = [(DataStreamWriter, name, _noting(note)) for name, note in _NOTED.items()]
+        starts = [(DataStreamWriter, name, self._starting) for name in ("start", "toTable")]
+        self._replaced.enter_context(wrapped([*notes, *starts]))
 
     def send_readers(self, place_of: Callable[[str], str]) -> None:
         """Have streams read other folders than the program's text names: ``place_of`` returns the one for each."""
@@ -100,6 +102,7 @@ class WriterPatch:
         def reading(before: Any) -> Any:
             shape = signature(before)
 
+            @wraps(before)
             def reads(*args: Any, **kwargs: Any) -> Any:
                 given = shape.bind(*args, **kwargs)
                 if path := given.arguments.get("path"):
@@ -108,22 +111,17 @@ class WriterPatch:
 
             return reads
 
-        for name in ("load", "parquet", "json", "csv", "orc", "text"):
-            self._replace(DataStreamReader, name, reading)
+        places = [(DataStreamReader, name, reading) for name in ("load", *FILES)]
+        self._replaced.enter_context(wrapped(places))
 
     def remove(self) -> None:
         """Put PySpark's own methods back."""
-        for (owner, name), method in self._before.items():
-            setattr(owner, name, method)
-        self._before.clear()
+        self._replaced.close()
 
-    def _replace(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
-        before = self._before[owner, name] = getattr(owner, name)
-        setattr(owner, name, wraps(before)(make(before)))
-
-    def _starting(self, before: Any) -> Any:
+    def _starting(self, before: Callable[..., Any]) -> Callable[..., Any]:
         shape = signature(before)
 
+        @wraps(before)
         def starts(writer: Any, *args: Any, **kwargs: Any) -> Any:
             given = shape.bind(writer, *args, **kwargs)
             told = _settled(writer, given.arguments)
@@ -140,13 +138,6 @@ class WriterPatch:
             return query
 
         return starts
-
-
-def _writer_class() -> type:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    found: type = DataStreamWriter
-    return found
 
 
 def _told(writer: Any) -> WriterNotes:
@@ -174,10 +165,11 @@ def _settled(writer: Any, given: Mapping[str, Any]) -> WriterNotes:
     return told
 
 
-def _noting(note: Callable[..., None]) -> Callable[[Any], Any]:
+def _noting(note: Callable[..., None]) -> Wrap:
     """Return a maker of methods that note their arguments, and do what they did."""
 
     def make(before: Any) -> Any:
+        @wraps(before)
         def method(writer: Any, *args: Any, **kwargs: Any) -> Any:
             note(_told(writer), *args, **kwargs)
             return before(writer, *args, **kwargs)

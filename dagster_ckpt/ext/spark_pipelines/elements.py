@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
+from dagster_ckpt.ext.wrapped import Wrap, wrapped
 from dagster_ckpt.spark.java.sessions import as_active, catalog_of
 from dagster_ckpt.spark.session import session_settings
-from dagster_ckpt.spark.wrapped import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

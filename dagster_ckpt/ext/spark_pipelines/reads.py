@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.ext.spark_pipelines.elements import parts_of, refuse_homeless
+from dagster_ckpt.ext.wrapped import Wrap, wrapped
 from dagster_ckpt.spark.java.plans import is_command, parsed_plan, scala_items
 from dagster_ckpt.spark.java.sessions import drop_view, show_as_view
-from dagster_ckpt.spark.wrapped import Wrap, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.ids import StageUid, pipeline_id
 from dagster_ckpt.errors import InvalidRequest, NotFound
+from dagster_ckpt.ext.wrapped import options_asked, readers
 from dagster_ckpt.spark.attempt.own_objects import StageArguments, call_stage
 from dagster_ckpt.spark.plan.functions import UNREADABLE, digest_of
 from dagster_ckpt.spark.plan.sources import options_said, relations
 from dagster_ckpt.spark.sink.committables import PreparedBatch
 from dagster_ckpt.spark.sink.port import Sink
-from dagster_ckpt.spark.wrapped import options_asked, readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

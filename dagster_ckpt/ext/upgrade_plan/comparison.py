@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.errors import InvalidRequest, first_line
+from dagster_ckpt.ext.wrapped import FILES, options_asked, readers
 from dagster_ckpt.operations.snapshots.export import StageFacts
 from dagster_ckpt.spark.channel.schema import parsed_schema
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.plan.facts import PlanFacts, facts_of
 from dagster_ckpt.spark.plan.functions import may_mean_another
 from dagster_ckpt.spark.plan.rules import why_not
-from dagster_ckpt.spark.wrapped import FILES, options_asked, readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

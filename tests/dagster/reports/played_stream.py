@@ -24,8 +24,8 @@ from dagster_ckpt.core.coordinator.effects import (
 from dagster_ckpt.core.ids import CheckpointId, PipelineId, StageUid
 from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind, CheckpointMetadata, SnapshotMetrics, StageSnapshot
-from dagster_ckpt.core.supervision.reporting import ReportPolicy
 from dagster_ckpt.dagster.names import LOCATION_TAG
+from dagster_ckpt.dagster.reporting import ReportPolicy
 from dagster_ckpt.dagster.reports.asset import checkpoints_asset_key, checkpoints_partitions
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.stream_events import StreamMoment, StreamReports, Told

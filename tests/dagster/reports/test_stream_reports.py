@@ -13,7 +13,7 @@ from dagster_ckpt.core.coordinator.effects import CheckpointRejected
 from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
 from dagster_ckpt.core.request import CheckpointRequest
-from dagster_ckpt.core.supervision.reporting import ReportPolicy
+from dagster_ckpt.dagster.reporting import ReportPolicy
 from dagster_ckpt.dagster.reports.events import DagsterEvents
 from dagster_ckpt.dagster.reports.stream_events import Line, Told
 from dagster_ckpt.errors import InvalidRequest

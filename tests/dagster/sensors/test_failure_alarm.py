@@ -10,8 +10,8 @@ import pytest
 
 from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.ids import PipelineId
-from dagster_ckpt.core.supervision.alarms import AlarmState
 from dagster_ckpt.dagster.checks.history import age_result, alarm_facts, succeeded_result
+from dagster_ckpt.dagster.supervision import AlarmState
 from dagster_ckpt.testing.coordinator.harness import CoordinatorHarness
 from tests.dagster.conftest import AGO, Site, Tick
 

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_ckpt import AlarmMessage, PipelineOptions
 from dagster_ckpt.core.restore.horizon import DAY, Horizon, Pin, horizon_of
-from dagster_ckpt.core.supervision.alarms import AlarmKind
+from dagster_ckpt.dagster.supervision import AlarmKind
 from dagster_ckpt.operations.restores import horizon as operation
 from tests.dagster.conftest import Site
 

@@ -10,23 +10,21 @@ from dagster_ckpt.core.checkpoint.record import TriggerRecord
 from dagster_ckpt.core.checkpoint.statistics import CheckpointStatistics, CheckpointStatus, StageStatistics
 from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.core.model import CheckpointKind
-from dagster_ckpt.core.supervision.alarms import (
+from dagster_ckpt.dagster.supervision import (
     AlarmFacts,
     AlarmKind,
     AlarmPolicy,
     AlarmState,
-    OpenEpisodes,
-    failure_streak,
-    judge_alarms,
-)
-from dagster_ckpt.core.supervision.ownership import (
     LastRun,
     LastRunFacts,
+    OpenEpisodes,
     RestartDeclined,
     RestartLater,
     RestartNow,
     RestartPolicy,
     decide_restart,
+    failure_streak,
+    judge_alarms,
 )
 from dagster_ckpt.errors import InvalidRequest
 
