@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, StageUid
-from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyAborted, NotifyComplete, TriggerStages
+from dagster_ckpt.core.messages import NotifyAborted, NotifyComplete, TriggerStages
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, in_words
 from dagster_ckpt.ext.attach.program import AttachedProgram, AttachedStage, ProgramDirectory
 from dagster_ckpt.ext.attach.sinks import may_show, sink_cut
@@ -29,7 +29,6 @@ log = logging.getLogger("dagster_ckpt.attach")
 
 LOOK_EVERY = 0.005
 RETRIES = 2
-RETRY_PAUSE = 0.2
 
 
 def chosen_cuts(
@@ -123,15 +122,7 @@ class _Job:
         self.cuts.count_late(StageUid(self.stage.uid))
         note = self.cuts.directory.stage(self.stage.uid).root / "sink" / f"{self.checkpoint_id}.json"
         try:
-            left = RETRIES
-            while True:
-                outcome = self.cuts.snapshotters[StageUid(self.stage.uid)].take(
-                    self._cut(note), retries_left=left
-                )
-                if outcome.decision is not FailureDecision.RETRY_OP:
-                    return
-                left -= 1
-                threading.Event().wait(RETRY_PAUSE)
+            self._snapshotter.take_retrying(lambda: self._cut(note), retries=RETRIES, wait=time.sleep)
         finally:
             note.unlink(missing_ok=True)
 
@@ -148,6 +139,10 @@ class _Job:
                 )
             threading.Event().wait(LOOK_EVERY)
         return True
+
+    @property
+    def _snapshotter(self) -> StageSnapshotter:
+        return self.cuts.snapshotters[StageUid(self.stage.uid)]
 
     @property
     def _query(self) -> Path:
@@ -172,14 +167,7 @@ class _Job:
     def _decline(self, error: Exception) -> None:
         text = in_words(error)
         try:
-            self.coordinator.decline(
-                self.checkpoint_id,
-                self.coordinator.attempt_of(StageUid(self.stage.uid)),
-                CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-                text,
-                transient=False,
-                retries_left=0,
-            )
+            self._snapshotter.decline(self.checkpoint_id, text)
         except CheckpointError as other:
             log.warning(
                 "stage %s took no part in checkpoint %d: %s (%s)",

@@ -58,6 +58,8 @@ FILE_LISTS_KEPT = 2
 SETTLED = 2 * 10**9
 """Nanoseconds after a change in which a file system may give another file the same time."""
 
+RETRY_PAUSE = 0.2
+"""Seconds before a snapshot is taken again for the first time."""
 REPLANS = 3
 """How often a capture is planned again when a file vanished before it was pinned."""
 
@@ -124,6 +126,39 @@ class StageSnapshotter:
     def attempt(self) -> ExecutionAttempt:
         """The identity the stage acknowledges with."""
         return self.coordinator.attempt_of(self.uid)
+
+    def decline(
+        self,
+        checkpoint_id: CheckpointId,
+        why: str,
+        *,
+        reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        retries_left: int | None = None,
+    ) -> SnapshotOutcome:
+        """Take no part in a checkpoint; ``retries_left``: of a failure that may pass, None: it does not."""
+        decision = self.coordinator.decline(
+            checkpoint_id,
+            self.attempt,
+            reason,
+            why,
+            transient=retries_left is not None,
+            retries_left=retries_left or 0,
+        )
+        return SnapshotOutcome(decision=decision, text=why)
+
+    def take_retrying(
+        self, cut: Callable[[], Cut], *, retries: int, wait: Callable[[float], object]
+    ) -> SnapshotOutcome | None:
+        """Take a cut, and again where the failure manager decides so, later each time. Raises Fenced.
+
+        ``wait``: waits for some seconds; true from it: nobody wants the snapshot any more, and None is returned.
+        """
+        left = retries
+        while (outcome := self.take(cut(), retries_left=left)).decision is FailureDecision.RETRY_OP:
+            if wait(RETRY_PAUSE * 2 ** (retries - left)):
+                return None
+            left -= 1
+        return outcome
 
     def take(self, cut: Cut, *, retries_left: int = 0) -> SnapshotOutcome:
         """Capture, upload and acknowledge ``cut``. Raises Fenced; every other failure is decided, not raised."""
@@ -344,17 +379,9 @@ class StageSnapshotter:
     def _decline(
         self, cut: Cut, reason: CheckpointFailureReason, error: Exception, retries_left: int
     ) -> SnapshotOutcome:
-        message = in_words(error)
-        decision = self.coordinator.decline(
-            cut.checkpoint_id,
-            self.attempt,
-            reason,
-            message,
-            # An upload of which nobody knows whether it arrived is made again, under other names.
-            transient=isinstance(error, (Unavailable, OutcomeUnknown)),
-            retries_left=retries_left,
-        )
-        return SnapshotOutcome(decision=decision, text=message)
+        # An upload of which nobody knows whether it arrived is made again, under other names.
+        left = retries_left if isinstance(error, (Unavailable, OutcomeUnknown)) else None
+        return self.decline(cut.checkpoint_id, in_words(error), reason=reason, retries_left=left)
 
 
 def _known(file: PlannedFile, stamps: Mapping[str, tuple[int, int] | None]) -> PlannedFile:

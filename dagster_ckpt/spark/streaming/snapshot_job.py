@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.failures import FailureDecision
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
-from dagster_ckpt.core.messages import CheckpointFailureReason
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, in_words
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from dagster_ckpt.spark.sink.phases import SinkPart
 
 _LOOK_EVERY = 0.005
-_RETRY_PAUSE = 0.2
 
 
 def room(max_concurrent: int) -> int:
@@ -90,27 +87,8 @@ class SnapshotJob:
         except Fenced:
             raise
         except Exception as error:  # whatever keeps the cut from being described fails this checkpoint only
-            return self._declined(error)
-        left = self.retries
-        while True:
-            outcome = self.snapshotter.take(cut, retries_left=left)
-            if outcome.decision is not FailureDecision.RETRY_OP:
-                return outcome
-            left -= 1
-            if self.canceled.wait(_RETRY_PAUSE * 2 ** (self.retries - left)):
-                return None
-
-    def _declined(self, error: Exception) -> SnapshotOutcome:
-        text = in_words(error)
-        decision = self.snapshotter.coordinator.decline(
-            self.cut.checkpoint_id,
-            self.snapshotter.attempt,
-            CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-            text,
-            transient=False,
-            retries_left=0,
-        )
-        return SnapshotOutcome(decision=decision, text=text)
+            return self.snapshotter.decline(self.cut.checkpoint_id, in_words(error))
+        return self.snapshotter.take_retrying(lambda: cut, retries=self.retries, wait=self.canceled.wait)
 
     def _wait(self) -> bool:
         """Wait for the cut's commit and the last barrier; False when the checkpoint is over before that."""
@@ -229,14 +207,7 @@ def decline_later(snapshotter: StageSnapshotter, effect: DeclineCheckpoint | Dec
 
     def decline() -> None:
         with suppress(CheckpointError):
-            snapshotter.coordinator.decline(
-                effect.checkpoint_id,
-                snapshotter.attempt,
-                effect.reason,
-                message,
-                transient=False,
-                retries_left=0,
-            )
+            snapshotter.decline(effect.checkpoint_id, message, reason=effect.reason)
 
     threading.Thread(target=decline, name="decline", daemon=True).start()
 

@@ -29,14 +29,14 @@ from dagster_ckpt.spark.channel.in_flight import (
 )
 from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.channel.positions import CommittedBatches
-from dagster_ckpt.spark.directories import AttemptDirectory
+from dagster_ckpt.spark.directories import AttemptDirectory, StageDirectory
 from dagster_ckpt.spark.files import DataFile
 from dagster_ckpt.spark.sink.committables import PreparedBatch, prepared_batches, write_committable
 from dagster_ckpt.spark.sink.phases import SinkPart
 from dagster_ckpt.spark.sink.port import SinkPosition
 from dagster_ckpt.spark.sink.published import note_published
 from dagster_ckpt.spark.snapshot.capture import read_offsets
-from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome
+from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshotter
 from dagster_ckpt.spark.streaming.background import DaemonBackground, Poller, ReusedThreads, cut_point
 from dagster_ckpt.spark.streaming.gate import BatchGate, StoppedAtBatchBoundary
 from dagster_ckpt.spark.streaming.run import StreamingRun
@@ -358,14 +358,13 @@ def test_a_snapshot_that_is_cancelled_while_it_waits_to_retry_has_nothing_to_say
     """So the stage confirms the abort: nobody waits for a try that will not come."""
     told: list[SnapshotOutcome | None] = []
 
-    class Failing:
-        uid, coordinator = StageUid("a"), SimpleNamespace(is_pending=lambda number: True)
-
-        def take(self, cut: Cut, retries_left: int) -> SnapshotOutcome:
+    class Failing(StageSnapshotter):
+        def take(self, cut: Cut, *, retries_left: int = 0) -> SnapshotOutcome:
             job.canceled.set()
             return SnapshotOutcome(decision=FailureDecision.RETRY_OP, text="storage is down")
 
-    snapshotter: Any = Failing()
+    coordinator: Any = SimpleNamespace(is_pending=lambda number: True)
+    snapshotter = Failing(uid=StageUid("a"), directory=StageDirectory(tmp_path), coordinator=coordinator)
     job = SnapshotJob(
         cut=Cut(checkpoint_id=CheckpointId(1), batch_id=None, input_positions={}, output_position=None),
         holds=True,
