@@ -64,7 +64,7 @@ def _may_be_taken(stage: StageDefinition) -> bool:
         and stage.table is None
         and stage.state is None
         and stage.barrier_after is None
-        and not stage.reads_all
+        and not (stage.conf or stage.reads_all)  # its settings are not those of its readers
     )
 
 

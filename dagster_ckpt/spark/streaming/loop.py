@@ -180,21 +180,28 @@ class BarrierLoop:
         return dict(self._pending_since)
 
     def step(self, *, wait: float = 0.0) -> bool:
-        """Take the messages that are there and look once; True when something was decided."""
-        took = self._take_messages(wait)
+        """Take the messages that are there and look once; True when something was decided.
+
+        No query commits for others in between: a barrier that is in one log is in those of its readers then.
+        """
+        first = self._next_message(wait)
+        with self._still:
+            took = self._take_messages(first)
+            return self._look() or took
+
+    def _look(self) -> bool:
         now = self._clock.now()
         decided = False
         for uid in self._order:
             try:
-                with self._still:
-                    decided |= self.workers[uid].sweep(now)
+                decided |= self.workers[uid].sweep(now)
             except (
                 Exception
             ) as error:  # a stage that cannot align fails the run; its supervisor decides what follows
                 self._on_error(uid, error)
                 self._stopping.set()
                 return True
-        return decided or took
+        return decided
 
     def _run(self) -> None:
         decided = False
@@ -207,16 +214,19 @@ class BarrierLoop:
             return LOOK_WHILE_PENDING
         return LOOK_OTHERWISE if self._has_channels else LOOK_WITHOUT_CHANNELS
 
-    def _take_messages(self, wait: float) -> bool:
-        took = False
-        for _ in range(_MAX_MESSAGES_AT_ONCE):
-            try:
-                message = self._messages.get(block=wait > 0 and not took, timeout=wait if wait > 0 else None)
-            except queue.Empty:
-                return took
-            took = True
-            with self._still:
-                self._take(message)
+    def _next_message(self, wait: float) -> Message | None:
+        try:
+            return self._messages.get(block=wait > 0, timeout=wait if wait > 0 else None)
+        except queue.Empty:
+            return None
+
+    def _take_messages(self, message: Message | None) -> bool:
+        """Take a message and those behind it; True where there was one."""
+        took, left = message is not None, _MAX_MESSAGES_AT_ONCE
+        while message is not None:
+            self._take(message)
+            left -= 1
+            message = self._next_message(0.0) if left else None
         return took
 
     def _take(self, message: Message) -> None:

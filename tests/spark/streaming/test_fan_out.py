@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from dagster_ckpt import CheckpointedPipeline
 from dagster_ckpt.spark.attempt.fan_out import SinkBranch
 from dagster_ckpt.spark.channel.log import ChannelLog
+from dagster_ckpt.spark.streaming.loop import BarrierLoop
 from dagster_ckpt.spark.streaming.progress import look
 from dagster_ckpt.spark.streaming.restart import NoRestart
 from dagster_ckpt.spark.streaming.service import GaveUp
@@ -31,13 +34,14 @@ def shop(
     orders: Callable[[Any], Any] = lambda numbers: numbers.selectExpr("n", "key", "n * 2 AS twice"),
     rows: Callable[[Any], Any] = lambda orders: orders,
     chain: bool = True,
+    conf: Mapping[str, str] | None = None,
     **checkpointing: Any,
 ) -> CheckpointedPipeline:
     """One source, a stage without state, three tables; ``chain``: of the first one, False gives it a query."""
     return wired(
         "shop",
         source("numbers", lambda spark: read_numbers(spark, folder)),
-        stage("orders", lambda numbers: orders(numbers)),
+        replace(stage("orders", lambda numbers: orders(numbers)), conf=conf or {}),
         sink("rows", lambda orders: rows(orders), chain=chain),
         sink("even", lambda orders: orders.where("n % 2 = 0").select("n")),
         sink("newest", lambda orders: orders.select("key", "n"), key=["key"]),
@@ -159,6 +163,39 @@ def test_a_run_that_dies_anywhere_in_a_batch_goes_on_exactly(
     running.stop()
 
 
+def test_no_batch_is_committed_while_a_barrier_is_on_its_way(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    running = lab.start(shop(numbers.folder, instant_cuts=False))
+    numbers.put(4)
+    shows_all(running, lab, numbers)
+    staged: list[int] = []
+    stage, take = SinkBranch.stage, BarrierLoop._take_messages
+
+    def staging(branch: SinkBranch, rows: Any) -> None:
+        stage(branch, rows)
+        staged.append(1)
+
+    def taking(loop: BarrierLoop, *given: Any) -> bool:
+        took = take(loop, *given)
+        if loop._walking and not staged:
+            numbers.put(5)
+            until(lambda: len(staged) >= 3, running)
+            time.sleep(0.3)  # the batch would be committed by now
+        return took
+
+    monkeypatch.setattr(SinkBranch, "stage", staging)
+    monkeypatch.setattr(BarrierLoop, "_take_messages", taking)
+    running.checkpoint()
+    assert not running.failed(), "the tables' cuts were behind another batch than the query's"
+    running.crash()
+    running.join()
+    running = lab.start(shop(numbers.folder))
+    shows_all(running, lab, numbers)
+    running.stop()
+
+
 def among_all(orders: Any) -> Any:
     return orders.join(orders.sparkSession.range(10_000).withColumnRenamed("id", "n"), "n", "left_semi")
 
@@ -174,6 +211,7 @@ CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
         {"rows": lambda orders: orders.where("current_timestamp() > '2020-01-01'")},
         False,
     ),
+    "has other settings": ({"conf": {"spark.sql.session.timeZone": "Asia/Tokyo"}}, False),
     "by chance": ({"rows": lambda orders: orders.where("rand() < 2")}, False),
     "other rows of the same": (
         {"rows": lambda orders: orders.where("n >= 0").select("n", "key", "twice")},
