@@ -14,29 +14,27 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from dagster_ckpt.core.config import DAY, HOUR, NEWEST_ONLY, CheckpointConfig, Retention, newest_of_each
+from dagster_ckpt.core.config import (
+    DAY,
+    HOUR,
+    NEWEST_ONLY,
+    CheckpointConfig,
+    Dated,
+    Retention,
+    newest_of_each,
+)
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileEntry
 from dagster_ckpt.core.request import CheckpointProperties, RunStatus
 from dagster_ckpt.errors import Corrupt, InvalidRequest
 
 
-class Retainable(Protocol):
+class Retainable(Dated, Protocol):
     """Completed checkpoint as the store needs to know it."""
-
-    @property
-    def checkpoint_id(self) -> int:
-        """Its number."""
-        ...
 
     @property
     def properties(self) -> CheckpointProperties:
         """Properties: how the checkpoint is treated."""
-        ...
-
-    @property
-    def completed_at(self) -> float:
-        """Seconds since the Unix epoch."""
         ...
 
     @property
@@ -230,21 +228,7 @@ def _is_savepoint(entry: Retainable) -> bool:
 # --- savepoints --------------------------------------------------------------------------------
 
 
-class SavepointAge(Protocol):
-    """Age of a savepoint, which the bounds look at."""
-
-    @property
-    def checkpoint_id(self) -> int:
-        """Its number."""
-        ...
-
-    @property
-    def completed_at(self) -> float:
-        """Seconds since the Unix epoch."""
-        ...
-
-
-S = TypeVar("S", bound=SavepointAge)
+S = TypeVar("S", bound=Dated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
