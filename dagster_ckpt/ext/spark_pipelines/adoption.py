@@ -49,8 +49,9 @@ from dagster_ckpt.ext.spark_pipelines.left.table_rows import (
     refuse_unadoptable,
     sink_folder,
 )
-from dagster_ckpt.ext.spark_pipelines.project import build_pipeline, traced
+from dagster_ckpt.ext.spark_pipelines.project import build_pipeline
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
+from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 from dagster_ckpt.operations.deployment import ProgressCallback, silent
 from dagster_ckpt.operations.readers.open_sink import Coordinator, open_sink
 from dagster_ckpt.operations.snapshots.adopt import Adoption, StageToAdopt, adopt_stages, kind_of_beginning
@@ -96,7 +97,7 @@ def adopt_spark_project(
     """
     project = load_spec(spec)
     root = checkpoint_root(checkpoints or project.storage, below=Path.cwd() if checkpoints else project.root)
-    graph = traced(project, spark)
+    graph = trace_project(project, spark)
     pipeline = build_pipeline(project, graph, name=name, sinks=sinks or {}, table_dir=table_dir)
     with session_settings(spark, settings_of(project)), tempfile.TemporaryDirectory() as scratch:
         work = _Work(
@@ -160,7 +161,7 @@ class _Work:
 
     def stages(self) -> list[StageToAdopt]:
         """Return all stages as their working directories would be. Raises InvalidRequest, NotFound, Declined."""
-        stored = [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
+        stored = self.graph.stored
         for table in stored:
             written_by = flows_with_batches(self.root, table.name)
             flows_now = self.graph.flows_of(table.name)
@@ -197,7 +198,10 @@ class _Work:
         self, flows: list[FlowCheckpoint], tables: Mapping[str, TableLeft | None]
     ) -> list[StageToAdopt]:
         orders = source_orders(RunningProject(self.spec, self.graph, self.spark), self.graph)
-        read = {name: found or _nothing(self.graph, name) for name, found in tables.items()}
+        read = {
+            name: found or ParquetLeft(table=self.graph.dataset(name), folder=Path(), files=frozenset())
+            for name, found in tables.items()
+        }
         found = []
         for flow in flows:
             uid = StageUid(flow.flow.uid)
@@ -234,9 +238,3 @@ class _Work:
             input_positions=dict.fromkeys(self.pipeline.upstream[uid], 0),
             table=snapshot,
         )
-
-
-def _nothing(graph: ProjectGraph, name: str) -> ParquetLeft:
-    """Return a table that Spark has not written."""
-    table = next(one for one in graph.datasets if one.name == name)
-    return ParquetLeft(table=table, folder=Path(), files=frozenset())

@@ -25,7 +25,8 @@ from dagster_ckpt.ext.spark_pipelines.graph import (
     save_graph,
     settings_of,
 )
-from dagster_ckpt.ext.spark_pipelines.project import build_pipeline, traced
+from dagster_ckpt.ext.spark_pipelines.project import build_pipeline
+from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 from dagster_ckpt.operations.deployment import Deployment
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 
@@ -145,7 +146,7 @@ def _tell(work: Invocation, done: Adoption) -> None:
 
 def _look(work: Invocation, spec: str, spark: SparkSession, *, name: str) -> None:
     project = load_spec(spec)
-    graph = traced(project, spark)
+    graph = trace_project(project, spark)
     save_graph(project, graph)
     work.output.result(graph)
     for line in _told(graph):

@@ -99,6 +99,15 @@ class ProjectGraph(_Kept):
     notes: tuple[str, ...] = ()
     """What is accepted and has no effect here."""
 
+    @property
+    def stored(self) -> list[DatasetNode]:
+        """Tables and sinks, which flows write."""
+        return [one for one in self.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
+
+    def dataset(self, name: str) -> DatasetNode:
+        """Return a table, view or sink by its full name."""
+        return next(one for one in self.datasets if one.name == name)
+
     def flows_of(self, target: str) -> tuple[FlowNode, ...]:
         """Return the flows of a table or sink."""
         return tuple(flow for flow in self.flows if flow.target == target)

@@ -27,7 +27,6 @@ from dagster_ckpt.ext.spark_pipelines.graph import (
     ProjectSpec,
     load_graph,
     load_spec,
-    refuse_connect,
     save_graph,
     settings_of,
     why_stale,
@@ -84,22 +83,11 @@ class _Builder:
     graph: ProjectGraph
     sinks: Mapping[str, SinkTarget]
 
-    @property
-    def stored(self) -> list[DatasetNode]:
-        """Tables and sinks."""
-        return [one for one in self.graph.datasets if one.kind is not Kind.MATERIALIZED_VIEW]
-
-    def dataset(self, name: str) -> DatasetNode:
-        return next(one for one in self.graph.datasets if one.name == name)
-
-    def dataset_of(self, uid: str) -> DatasetNode:
-        return next(one for one in self.graph.datasets if one.uid == uid)
-
     def refuse_unknown(self) -> None:
         """Raise InvalidRequest for settings of datasets there are not."""
         uids = {one.uid for one in self.graph.datasets}
         views = set(self.spec.catalog_views) - {EVERY}
-        of_flows = {self.dataset(flow.target).uid for flow in self.graph.flows}
+        of_flows = {self.graph.dataset(flow.target).uid for flow in self.graph.flows}
         settings: dict[str, tuple[Iterable[str], set[str], str]] = {
             "sinks": (self.sinks, uids, "datasets"),
             "previous_uids": (self.spec.previous_uids, uids, "datasets"),
@@ -114,8 +102,9 @@ class _Builder:
                 )
         self._refuse_taken_names(uids)
         if not self.graph.flows and NO_ROWS in uids:
+            view = next(one for one in self.graph.datasets if one.uid == NO_ROWS)
             raise InvalidRequest(
-                f"{self.dataset_of(NO_ROWS).where}: {NO_ROWS!r} names the stream that a project of materialized views "
+                f"{view.where}: {NO_ROWS!r} names the stream that a project of materialized views "
                 "alone has here: rename the view"
             )
 
@@ -132,20 +121,22 @@ class _Builder:
                     )
 
     def previous(self, flow: FlowNode) -> tuple[StageUid, ...]:
-        table = self.dataset(flow.target).uid
+        table = self.graph.dataset(flow.target).uid
         rest = flow.uid.removeprefix(table)
         return tuple(stage_uid(earlier + rest) for earlier in self.spec.previous_uids.get(table, ()))
 
     # --- stages -----------------------------------------------------------------------------------------------
 
     def stages(self) -> list[StageDefinition]:
-        return [*map(self._flow, self.graph.flows), *map(self._sink, self.stored)] or _no_rows(self.spec)
+        return [*map(self._flow, self.graph.flows), *map(self._sink, self.graph.stored)] or _no_rows(
+            self.spec
+        )
 
     def upstream(self) -> dict[StageUid, tuple[StageUid, ...]]:
         if not self.graph.flows:
             return {stage.uid: tuple(map(StageUid, stage.inputs)) for stage in _no_rows(self.spec)}
         of_flows = {StageUid(flow.uid): self._inputs(flow.streams) for flow in self.graph.flows}
-        of_sinks = {StageUid(one.uid): self._inputs((one.name,)) for one in self.stored}
+        of_sinks = {StageUid(one.uid): self._inputs((one.name,)) for one in self.graph.stored}
         return {**of_flows, **of_sinks}
 
     def _inputs(self, names: Sequence[str]) -> tuple[StageUid, ...]:
@@ -180,7 +171,7 @@ class _Builder:
 
     def _judged(self, flow: FlowNode, rows: partial[DataFrame]) -> StageParticipant | None:
         """Return the judge of a flow's rows, as the side file says. Raises InvalidRequest."""
-        settings = dict(self.spec.bad_rows.get(self.dataset(flow.target).uid, {}))
+        settings = dict(self.spec.bad_rows.get(self.graph.dataset(flow.target).uid, {}))
         if not settings:
             return None
         rows.__name__ = f"flow {flow.name}"  # type: ignore[attr-defined]
@@ -222,7 +213,9 @@ class _Builder:
     def _made_of(self, table: DatasetNode) -> tuple[StageUid, ...]:
         """Return the tables that its flows read; one of them reading the table itself is no edge."""
         read = [name for flow in self.graph.flows_of(table.name) for name in flow.streams]
-        return tuple(StageUid(self.dataset(name).uid) for name in dict.fromkeys(read) if name != table.name)
+        return tuple(
+            StageUid(self.graph.dataset(name).uid) for name in dict.fromkeys(read) if name != table.name
+        )
 
     def views(self) -> list[CatalogView]:
         """Return the views in Spark's catalog that the side file asks for. Raises InvalidRequest."""
@@ -238,7 +231,7 @@ class _Builder:
         return [
             ComputedTable(
                 uid=stage_uid(one.uid),
-                reads=tuple(StageUid(self.dataset(name).uid) for name in one.reads),
+                reads=tuple(StageUid(self.graph.dataset(name).uid) for name in one.reads),
                 fn=partial(_view_rows, self.spec, self.graph, one),
                 definition=definition,
                 each_run=True,  # as in Spark: what its function reads elsewhere, nobody can tell
@@ -312,8 +305,7 @@ def _view_rows(
 
 def _union(graph: ProjectGraph, name: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the rows that all flows bring to a table, in its columns."""
-    table = next(one for one in graph.datasets if one.name == name)
-    schema = schema_of_text(table.row_schema)
+    schema = schema_of_text(graph.dataset(name).row_schema)
     return united({flow.name: inputs[flow.uid] for flow in graph.flows_of(name)}, schema)
 
 
@@ -356,7 +348,7 @@ def pipeline_from_spark_project(
             raise InvalidRequest(
                 f"the graph of project {project.path} {reason}. Run dagster-ckpt adopt-project {project.path}"
             )
-        graph = traced(project, session)
+        graph = trace_project(project, session)
     assert graph is not None
     pipeline = build_pipeline(
         project, graph, name=name, sinks=sinks or {}, checkpointing=settings, table_dir=table_dir
@@ -364,12 +356,6 @@ def pipeline_from_spark_project(
     if is_new:
         save_graph(project, graph)
     return pipeline
-
-
-def traced(project: ProjectSpec, spark: SparkSession) -> ProjectGraph:
-    """Return the graph of a project, made now. Raises InvalidRequest for what is not supported."""
-    refuse_connect(spark)
-    return trace_project(project, spark)
 
 
 def _active_session() -> SparkSession | None:

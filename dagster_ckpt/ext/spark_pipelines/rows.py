@@ -67,7 +67,7 @@ class RunningProject:
                     f"flow {flow.name!r} tracks the history of other columns than its graph says: {self._again()}"
                 )
             return changes(known.flows[key], found.frame)
-        schema = schema_of_text(self._dataset(flow.target).row_schema)
+        schema = schema_of_text(self.graph.dataset(flow.target).row_schema)
         aligned(
             found.frame, schema, whose=f"flow {flow.name!r}"
         )  # refuses here what its readers could not take
@@ -77,7 +77,7 @@ class RunningProject:
         """Return the rows of a materialized view; ``rows`` by uid, None for a table that nothing was published to."""
         tables = {}
         for name in view.reads:
-            table = self._dataset(name)
+            table = self.graph.dataset(name)
             schema, found = schema_of_text(table.row_schema), rows[table.uid]
             empty = found is None
             frame = stand_in(self.spark, schema, streaming=False) if found is None else found
@@ -125,9 +125,6 @@ class RunningProject:
 
     def _again(self) -> str:
         return f"the project depends on more than its files. Run dagster-ckpt adopt-project {self.spec.path}"
-
-    def _dataset(self, name: str) -> DatasetNode:
-        return next(one for one in self.graph.datasets if one.name == name)
 
 
 def why_different(graph: ProjectGraph, known: Elements) -> str:

@@ -37,6 +37,7 @@ from dagster_ckpt.ext.spark_pipelines.graph import (
     ProjectSpec,
     digests_of,
     made_by,
+    refuse_connect,
     settings_of,
 )
 from dagster_ckpt.ext.spark_pipelines.registry import imported_below, refuse_old_imports
@@ -119,31 +120,25 @@ def checked_uids(datasets: Iterable[DatasetNode], flows: Iterable[FlowNode]) -> 
         taken[uid] = where
 
 
-def namespace_of(spec: ProjectSpec, spark: SparkSession) -> Namespace:
-    """Return the namespace that completes names of a project: its own, or else the session's."""
-    return Namespace(
-        catalog=spec.catalog or spark.catalog.currentCatalog(),
-        database=spec.database or spark.catalog.currentDatabase(),
-    )
-
-
 def trace_project(spec: ProjectSpec, spark: SparkSession) -> ProjectGraph:
     """Return the graph of a project. Raises InvalidRequest for what is not supported, by name; nothing is run."""
+    refuse_connect(spark)
     with session_settings(spark, settings_of(spec)):
-        return _traced(spec, spark)
-
-
-def _traced(spec: ProjectSpec, spark: SparkSession) -> ProjectGraph:
-    if not spec.sources():
-        raise InvalidRequest(f"{spec.path}: its libraries find no file")
-    known = known_elements(spec, spark, Elements(namespace=namespace_of(spec, spark)))
-    for output in known.outputs.values():
-        refuse_options(output)
-    for flow in known.flows.values():
-        refuse_conf(flow, known.outputs[known.target_of(flow)])
-    tracing = _Tracing(spec=spec, spark=spark, known=known)
-    tracing.refuse_misplaced()
-    return tracing.graph(tracing.call_all())
+        if not spec.sources():
+            raise InvalidRequest(f"{spec.path}: its libraries find no file")
+        # Names are completed by the project's own catalog and schema, or else by the session's.
+        space = Namespace(
+            catalog=spec.catalog or spark.catalog.currentCatalog(),
+            database=spec.database or spark.catalog.currentDatabase(),
+        )
+        known = known_elements(spec, spark, Elements(namespace=space))
+        for output in known.outputs.values():
+            refuse_options(output)
+        for flow in known.flows.values():
+            refuse_conf(flow, known.outputs[known.target_of(flow)])
+        tracing = _Tracing(spec=spec, spark=spark, known=known)
+        tracing.refuse_misplaced()
+        return tracing.graph(tracing.call_all())
 
 
 @dataclass(kw_only=True)

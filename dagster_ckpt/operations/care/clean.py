@@ -150,7 +150,7 @@ def _delete(storage: CheckpointStorage, keys: Sequence[str], sizes: dict[str, in
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
         storage.delete(some)
-        meter.add(sum(sizes[key] for key in some), some[-1])
+        meter.add(sum(sizes.get(key, 0) for key in some), some[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,10 +304,7 @@ def dispose_savepoint(
     storage = deployment.open_storage(plan.location.base_uri)
     meter = Meter(plan.bytes, progress)
     sizes = {o.key: o.size for o in storage.list(plan.location.folder)}
-    for start in range(0, len(plan.keys), _AT_ONCE):
-        some = plan.keys[start : start + _AT_ONCE]
-        storage.delete(some)
-        meter.add(sum(sizes.get(key, 0) for key in some), some[-1])
+    _delete(storage, plan.keys, sizes, meter)
     if plan.is_recorded:
         change_record(deployment.store, plan.pipeline, lambda record: _gone(deployment, record, plan))
     return Disposed(key=plan.key, uri=plan.location.uri, files=len(plan.keys), bytes=plan.bytes)

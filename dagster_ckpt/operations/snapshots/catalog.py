@@ -120,10 +120,7 @@ class PipelineSummary:
 
 def pipeline_summary(deployment: Deployment, pipeline: PipelineId) -> PipelineSummary:
     """Return one pipeline of the store. Raises NotFound, Corrupt, Unavailable."""
-    return _pipeline(load_record(deployment.store, pipeline))
-
-
-def _pipeline(record: CoordinatorRecord) -> PipelineSummary:
+    record = load_record(deployment.store, pipeline)
     newest = max(record.completed, key=lambda c: c.checkpoint_id, default=None)
     return PipelineSummary(
         pipeline=PipelineId(record.pipeline),

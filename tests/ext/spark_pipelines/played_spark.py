@@ -18,9 +18,9 @@ from dagster_ckpt import adopt_spark_project
 from dagster_ckpt.ext.spark_pipelines.elements import Kind
 from dagster_ckpt.ext.spark_pipelines.evaluate import evaluate
 from dagster_ckpt.ext.spark_pipelines.graph import DatasetNode, FlowNode, ProjectGraph, load_spec, settings_of
-from dagster_ckpt.ext.spark_pipelines.project import traced
 from dagster_ckpt.ext.spark_pipelines.rows import RunningProject
 from dagster_ckpt.ext.spark_pipelines.schemas import schema_of_text
+from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 from dagster_ckpt.operations.snapshots.adopt import Adoption
 from dagster_ckpt.spark.session import session_settings
 from tests.ext.spark_pipelines.conftest import Project
@@ -49,7 +49,7 @@ def runs_under_spark(project: Project, *, only: Callable[[FlowNode], bool] = lam
     """Run every flow of the project once, after those it reads, as Spark does."""
     spec = load_spec(project.root)
     spark = project.spark
-    graph = traced(spec, spark)
+    graph = trace_project(spec, spark)
     before = {name: spark.conf.get(name) for name in SPARKS}
     try:
         for name, value in SPARKS.items():

@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from dagster_ckpt import CheckpointCoordinatorResource, InvalidRequest, load_table, run_epoch
 from dagster_ckpt.errors import CheckpointError, Declined
 from dagster_ckpt.ext.spark_pipelines.graph import FlowNode, load_spec
-from dagster_ckpt.ext.spark_pipelines.project import traced
+from dagster_ckpt.ext.spark_pipelines.trace import trace_project
 from dagster_ckpt.sinks import DeltaTable
 from tests.ext.spark_pipelines.conftest import Project
 from tests.ext.spark_pipelines.played_spark import (
@@ -84,7 +84,7 @@ class Shop:
             path.unlink()
 
     def flow(self, name: str) -> FlowNode:
-        graph = traced(load_spec(self.project.root), self.project.spark)
+        graph = trace_project(load_spec(self.project.root), self.project.spark)
         return next(flow for flow in graph.flows if flow.name == name)
 
     def check(self) -> None:

@@ -99,7 +99,7 @@ def _outside(source: PlannedSource) -> tuple[str, str]:
 
 
 def _schema(graph: ProjectGraph, name: str) -> StructType:
-    return schema_of_text(next(one.row_schema for one in graph.datasets if one.name == name))
+    return schema_of_text(graph.dataset(name).row_schema)
 
 
 def _tagged(running: RunningProject, what: str, schema: StructType) -> DataFrame:
