@@ -219,7 +219,7 @@ def _restore_log(directory: AttemptDirectory, match: StageMatch, decision: Resto
         readers=[directory.stage(other.uid).root for other in decision.stages.matches],
         in_flight=InFlight.DROP if decision.drop_in_flight else InFlight.REPLAY,
     )
-    names = (snapshot.uid, *match.earlier_uids)
+    names = {snapshot.uid, match.uid, *match.earlier_uids}
     base = LogPosition(min([beginning.base, *_positions_in(names, metadata.stages)]))
     ChannelLog.create(
         log_dir,

@@ -305,11 +305,13 @@ def test_the_faster_side_of_a_self_join_is_taken_back_where_the_slower_stands_at
     assert [json.loads(found[side])["pos"] for side in ("0", "1")] == [6, 6]
 
 
+@pytest.mark.parametrize("now", ["sums", "totals"], ids=["renamed", "and called as before"])
 def test_a_log_begins_where_a_reader_stands_that_has_read_nothing_since_its_input_was_renamed(
-    tmp_path: Path,
+    tmp_path: Path, now: str
 ) -> None:
     """Its offset has the earlier name; a log that began at the barrier had lost the entry it goes on from."""
     writer = StageSnapshot(uid="sums", parallelism=1, batch_id=3, output_position=9)
+    earlier = ("totals",) if now == "sums" else ()
     reader = StageSnapshot(
         uid="rows",
         parallelism=1,
@@ -319,7 +321,7 @@ def test_a_log_begins_where_a_reader_stands_that_has_read_nothing_since_its_inpu
     )
     common: Any = {"parallelism": 1, "max_parallelism": None, "lost_inputs": (), "new_inputs": ()}
     matches = [
-        StageMatch(uid=StageUid("sums"), snapshot=writer, earlier_uids=("totals",), **common),
+        StageMatch(uid=StageUid(now), snapshot=writer, earlier_uids=earlier, **common),
         StageMatch(uid=StageUid("rows"), snapshot=reader, **common),
     ]
     decision: Any = SimpleNamespace(
@@ -329,7 +331,7 @@ def test_a_log_begins_where_a_reader_stands_that_has_read_nothing_since_its_inpu
     )
     directory = AttemptDirectory(tmp_path)
     restore_logs(directory, decision)
-    log = ChannelLog(directory.stage(StageUid("sums")).log)
+    log = ChannelLog(directory.stage(StageUid(now)).log)
     assert (log.start, log.find_barrier(CheckpointId(4))) == (5, 9)
     assert log.read(LogPosition(5)) == DataEntry(batch_id=BatchId(3), files=())
 
