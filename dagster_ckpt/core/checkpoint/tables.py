@@ -6,17 +6,13 @@ one is taken again, and a restore to before one brings rows back and no order.
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from pydantic import Field
 
 from dagster_ckpt.core.graph import PipelineGraph
 from dagster_ckpt.core.model import CheckpointMetadata, FileName, Record, TableSnapshot, Time
-from dagster_ckpt.errors import InvalidRequest
 
 
 class ShownTable(Record):
@@ -107,27 +103,8 @@ class ServingRecord(Record):
         )
 
 
-CHOSEN_BY: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
-"""Columns of a quarantine that rows are chosen by."""
 LATE = "late"
 """Condition of the rows that a watermark drops, as counts and the quarantine name it."""
-COLUMNS = "columns"
-"""Struct of a quarantine with the columns of the stage, and first part of the names of others that it has had."""
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-_ONE = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*('(?:[^']|'')*'|-?[0-9]{1,18}\b)\s*")
-_AND = re.compile(r"AND\b", re.IGNORECASE)
-
-
-def is_struct(name: str) -> bool:
-    """Tell whether a column of a quarantine is such a struct."""
-    return re.fullmatch(rf"{COLUMNS}(_\d+)?", name) is not None
 
 
 def id_since(moment: float) -> str:
@@ -141,62 +118,9 @@ class RequeueRecord(Record):
     order_id: str
     stage: FileName
     where: str = ""
-    """Which rows, as ``conditions_in`` reads it; empty: all."""
+    """Which rows, by comparisons; empty: all."""
     asked_at: float
     """Seconds since the Unix epoch."""
-
-
-def conditions_in(where: str) -> list[tuple[str, str, str | int]]:
-    """Return the comparisons of ``condition = 'amount > 0' AND tries < 3``. Raises InvalidRequest for anything else.
-
-    So small a language means the same to whoever counts the rows and to Spark, which takes them.
-    """
-    found: list[tuple[str, str, str | int]] = []
-    at = 0
-    while where.strip():
-        one = _ONE.match(where, at)
-        if one is None:
-            raise _refused(where, f"{where[at:].strip() or 'its end'!r} is none")
-        column, sign, literal = one.groups()
-        value: str | int = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
-        if column not in CHOSEN_BY or not isinstance(value, CHOSEN_BY[column]):
-            kinds = {str: "a text in single quotes", int: "a whole number"}
-            why = (
-                f"{column} takes {kinds[CHOSEN_BY[column]]}"
-                if column in CHOSEN_BY
-                else f"{column!r} is no column"
-            )
-            raise _refused(where, why)
-        found.append((column, sign, value))
-        joined = _AND.match(where, one.end())
-        if joined is None and one.end() == len(where):
-            break
-        if joined is None:
-            raise _refused(where, f"before {where[one.end() :]!r} there is no AND")
-        at = joined.end()
-    return found
-
-
-def _refused(where: str, why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"where={where!r}: give comparisons of {', '.join(CHOSEN_BY)} by {' '.join(_OPERATORS)}, joined by AND, such "
-        f"as \"condition = 'amount > 0' AND tries < 3\": {why}"
-    )
-
-
-def selected(where: str, column: Callable[[str], Any], names: Sequence[str] = ()) -> Any:
-    """Return the condition on a row that ``where`` means, of columns as the reader has them; None: every row.
-
-    ``names``: those that the stage has had; by one of them all of its rows are meant.
-    """
-
-    def compared(name: str, sign: str, value: str | int) -> Any:
-        if name == "stage" and value in names and sign in ("=", "<>"):
-            return reduce(operator.or_, (column(name) == one for one in names)) == (sign == "=")
-        return _OPERATORS[sign](column(name), value)
-
-    parts = [compared(*one) for one in conditions_in(where)]
-    return reduce(operator.and_, parts) if parts else None
 
 
 def left_by(

@@ -9,13 +9,14 @@ from itertools import chain, count
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from dagster_ckpt.core.checkpoint.tables import COLUMNS, LATE, is_struct
+from dagster_ckpt.core.checkpoint.tables import LATE
 from dagster_ckpt.core.ids import BatchId
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import HELD, Action, Condition
 from dagster_ckpt.ext.quarantine.poisoned_rows import PoisonedRow
 from dagster_ckpt.ext.quarantine.requeued_rows import KEPT_BEFORE, RequeuedRows, outcome_of
 from dagster_ckpt.ext.quarantine.verdicts import AS_JSON, UNPARSED, VERDICT
+from dagster_ckpt.operations.care.maintain import COLUMNS, is_struct
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, RuleAhead
 from dagster_ckpt.spark.quoting import quoted
 from dagster_ckpt.spark.sink.phases import broken

@@ -15,7 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_ckpt.core.checkpoint.tables import RequeueRecord, is_struct, selected
+from dagster_ckpt.core.checkpoint.tables import RequeueRecord
 from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import NotFound
 from dagster_ckpt.ext.quarantine.expectations import Action, Condition
@@ -27,6 +27,7 @@ from dagster_ckpt.ext.quarantine.verdicts import (
     broken_by,
     read_apart,
 )
+from dagster_ckpt.operations.care.maintain import is_struct, selected
 from dagster_ckpt.spark.attempt.participant import ParticipantContext, Requeue
 from dagster_ckpt.spark.channel.batch_input import PLACE, read_rows
 from dagster_ckpt.spark.channel.sink import CODEC, write_apart, write_staged

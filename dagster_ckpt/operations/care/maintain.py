@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+import re
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
-from dagster_ckpt.core.checkpoint.tables import (
-    CHOSEN_BY,
-    LATE,
-    RequeueRecord,
-    conditions_in,
-    is_struct,
-    selected,
-)
+from dagster_ckpt.core.checkpoint.tables import LATE, RequeueRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.model import StageSnapshot, TableSnapshot
 from dagster_ckpt.core.paths import same_place
@@ -137,6 +133,80 @@ def _one(
         return TableUpkeep(sink=uid, place=sink.place, done=tuple(act(sink, needed)))
     except CheckpointError as error:
         return TableUpkeep(sink=uid, place=sink.place, problem=str(error))
+
+
+CHOSEN_BY: dict[str, type] = {"condition": str, "id": str, "stage": str, "batch": int, "tries": int}
+"""Columns of a quarantine that rows are chosen by."""
+COLUMNS = "columns"
+"""Struct of a quarantine with the columns of the stage, and first part of the names of others that it has had."""
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_ONE = re.compile(r"\s*(\w+)\s*(=|<>|<=|>=|<|>)\s*('(?:[^']|'')*'|-?[0-9]{1,18}\b)\s*")
+_AND = re.compile(r"AND\b", re.IGNORECASE)
+
+
+def is_struct(name: str) -> bool:
+    """Tell whether a column of a quarantine is such a struct."""
+    return re.fullmatch(rf"{COLUMNS}(_\d+)?", name) is not None
+
+
+def conditions_in(where: str) -> list[tuple[str, str, str | int]]:
+    """Return the comparisons of ``condition = 'amount > 0' AND tries < 3``. Raises InvalidRequest for anything else.
+
+    So small a language means the same to whoever counts the rows and to Spark, which takes them.
+    """
+    found: list[tuple[str, str, str | int]] = []
+    at = 0
+    while where.strip():
+        one = _ONE.match(where, at)
+        if one is None:
+            raise _refused(where, f"{where[at:].strip() or 'its end'!r} is none")
+        column, sign, literal = one.groups()
+        value: str | int = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
+        if column not in CHOSEN_BY or not isinstance(value, CHOSEN_BY[column]):
+            kinds = {str: "a text in single quotes", int: "a whole number"}
+            why = (
+                f"{column} takes {kinds[CHOSEN_BY[column]]}"
+                if column in CHOSEN_BY
+                else f"{column!r} is no column"
+            )
+            raise _refused(where, why)
+        found.append((column, sign, value))
+        joined = _AND.match(where, one.end())
+        if joined is None and one.end() == len(where):
+            break
+        if joined is None:
+            raise _refused(where, f"before {where[one.end() :]!r} there is no AND")
+        at = joined.end()
+    return found
+
+
+def _refused(where: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"where={where!r}: give comparisons of {', '.join(CHOSEN_BY)} by {' '.join(_OPERATORS)}, joined by AND, such "
+        f"as \"condition = 'amount > 0' AND tries < 3\": {why}"
+    )
+
+
+def selected(where: str, column: Callable[[str], Any], names: Sequence[str] = ()) -> Any:
+    """Return the condition on a row that ``where`` means, of columns as the reader has them; None: every row.
+
+    ``names``: those that the stage has had; by one of them all of its rows are meant.
+    """
+
+    def compared(name: str, sign: str, value: str | int) -> Any:
+        if name == "stage" and value in names and sign in ("=", "<>"):
+            return reduce(operator.or_, (column(name) == one for one in names)) == (sign == "=")
+        return _OPERATORS[sign](column(name), value)
+
+    parts = [compared(*one) for one in conditions_in(where)]
+    return reduce(operator.and_, parts) if parts else None
 
 
 class Stays(StrEnum):

@@ -33,7 +33,6 @@ from dagster_ckpt import (
     spark_source,
     spark_stage,
 )
-from dagster_ckpt.core.checkpoint.tables import conditions_in, selected
 from dagster_ckpt.core.model import SnapshotMetrics
 from dagster_ckpt.dagster.names import care_job_name
 from dagster_ckpt.ext.delta import backend
@@ -43,8 +42,10 @@ from dagster_ckpt.ext.quarantine.judged_rows import JudgedRows
 from dagster_ckpt.ext.quarantine.verdicts import read_in_order
 from dagster_ckpt.operations.care.maintain import (
     Stays,
+    conditions_in,
     order_requeue,
     preview_requeue,
+    selected,
 )
 from dagster_ckpt.sinks import SqlTable
 from dagster_ckpt.spark.channel.log import ChannelLog
