@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
 from dagster._utils.schedules import is_valid_cron_schedule
 
-from dagster_ckpt.core.files.retention import SavepointRetention
+from dagster_ckpt.core.config import DAY, HOUR, Dated, newest_of_each
 from dagster_ckpt.core.ids import PipelineId
 from dagster_ckpt.core.settings import refusing_unknown
 from dagster_ckpt.core.supervision.ownership import ConcurrentRuns
@@ -51,6 +51,52 @@ class Tables(StrEnum):
 
     EXTERNAL = "external"
     MATERIALIZABLE = "materializable"
+
+
+S = TypeVar("S", bound=Dated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointRetention:
+    """Bounds of scheduled savepoints: one is removed only when it is outside every bound that is set.
+
+    The newest is never removed, and with no bound set none is. Never applied to savepoints a person took.
+    """
+
+    keep_last: int | None = None
+    """At least this many of the newest are kept."""
+    keep_for: float | None = None
+    """Everything younger than this many seconds is kept."""
+    keep_hourly: int | None = None
+    """The newest of each hour (UTC) is kept, for so many of the latest hours that have one."""
+    keep_daily: int | None = None
+    """The same by days."""
+
+    def __post_init__(self) -> None:
+        for name in ("keep_last", "keep_hourly", "keep_daily"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequest(f"{name} must be at least 1, got {value}")
+        if self.keep_for is not None and self.keep_for < 0:
+            raise InvalidRequest(f"keep_for must not be negative, got {self.keep_for}")
+
+    def expired(self, savepoints: Sequence[S], *, now: float) -> tuple[S, ...]:
+        """Return the savepoints to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
+        bounds = (self.keep_last, self.keep_for, self.keep_hourly, self.keep_daily)
+        if all(bound is None for bound in bounds):
+            return ()
+        oldest_first = sorted(savepoints, key=lambda s: s.checkpoint_id)  # clocks are set back, numbers grow
+        beyond_count = oldest_first[: -(self.keep_last or 1)]
+        standing = {
+            *newest_of_each(oldest_first, HOUR, self.keep_hourly or 0),
+            *newest_of_each(oldest_first, DAY, self.keep_daily or 0),
+        }
+        return tuple(
+            s
+            for s in beyond_count
+            if s.checkpoint_id not in standing
+            and (self.keep_for is None or now - s.completed_at > self.keep_for)
+        )
 
 
 @refusing_unknown

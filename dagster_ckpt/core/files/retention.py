@@ -1,4 +1,4 @@
-"""Retention: completed checkpoints that are kept, as a value; bounds of savepoints; local copies on a worker.
+"""Retention: completed checkpoints that are kept, as a value; local copies on a worker.
 
 Source: flink-runtime CheckpointSubsumeHelper and DefaultCompletedCheckpointStore. The store is only the
 decision; the durable pointers are in the coordinator's record, written before anything is deleted.
@@ -9,19 +9,16 @@ TaskLocalStateStoreImpl (TaskLocalStateStoreImplTest), PrioritizedOperatorSubtas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from dagster_ckpt.core.config import (
-    DAY,
-    HOUR,
     NEWEST_ONLY,
     CheckpointConfig,
     Dated,
     Retention,
-    newest_of_each,
 )
 from dagster_ckpt.core.ids import CheckpointId
 from dagster_ckpt.core.model import FileEntry
@@ -223,55 +220,6 @@ def _can_subsume(entry: C, *, latest: C, newest_checkpoint: C | None) -> bool:
 
 def _is_savepoint(entry: Retainable) -> bool:
     return entry.properties.kind.is_savepoint
-
-
-# --- savepoints --------------------------------------------------------------------------------
-
-
-S = TypeVar("S", bound=Dated)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointRetention:
-    """Bounds of scheduled savepoints: one is removed only when it is outside every bound that is set.
-
-    The newest is never removed, and with no bound set none is. Never applied to savepoints a person took.
-    """
-
-    keep_last: int | None = None
-    """At least this many of the newest are kept."""
-    keep_for: float | None = None
-    """Everything younger than this many seconds is kept."""
-    keep_hourly: int | None = None
-    """The newest of each hour (UTC) is kept, for so many of the latest hours that have one."""
-    keep_daily: int | None = None
-    """The same by days."""
-
-    def __post_init__(self) -> None:
-        for name in ("keep_last", "keep_hourly", "keep_daily"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequest(f"{name} must be at least 1, got {value}")
-        if self.keep_for is not None and self.keep_for < 0:
-            raise InvalidRequest(f"keep_for must not be negative, got {self.keep_for}")
-
-    def expired(self, savepoints: Sequence[S], *, now: float) -> tuple[S, ...]:
-        """Return the savepoints to dispose of, oldest first; ``now`` in seconds since the Unix epoch."""
-        bounds = (self.keep_last, self.keep_for, self.keep_hourly, self.keep_daily)
-        if all(bound is None for bound in bounds):
-            return ()
-        oldest_first = sorted(savepoints, key=lambda s: s.checkpoint_id)  # clocks are set back, numbers grow
-        beyond_count = oldest_first[: -(self.keep_last or 1)]
-        standing = {
-            *newest_of_each(oldest_first, HOUR, self.keep_hourly or 0),
-            *newest_of_each(oldest_first, DAY, self.keep_daily or 0),
-        }
-        return tuple(
-            s
-            for s in beyond_count
-            if s.checkpoint_id not in standing
-            and (self.keep_for is None or now - s.completed_at > self.keep_for)
-        )
 
 
 class LocalBackup(StrEnum):

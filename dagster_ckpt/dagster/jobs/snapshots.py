@@ -11,7 +11,6 @@ import dagster as dg
 
 from dagster_ckpt.authoring.pipeline import CheckpointedPipeline
 from dagster_ckpt.core.checkpoint.record import CompletedRecord
-from dagster_ckpt.core.files.retention import SavepointRetention
 from dagster_ckpt.core.ids import StageUid
 from dagster_ckpt.core.model import CheckpointKind, Labeled
 from dagster_ckpt.core.paths import same_place
@@ -27,6 +26,7 @@ from dagster_ckpt.dagster.names import (
     savepoint_job_name,
     who_of,
 )
+from dagster_ckpt.dagster.options import SavepointRetention
 from dagster_ckpt.dagster.reports.asset import checkpoints_partitions
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
 from dagster_ckpt.dagster.resources.pipeline import coordinator_of
