@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dagster_ckpt.core.ids import BatchId, CheckpointId, LogPosition, StageUid
+from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError, Declined, Fenced, in_words
 from dagster_ckpt.spark.channel.in_flight import Span, plan_in_flight, spans_in_flight
 from dagster_ckpt.spark.channel.log import ChannelLog
@@ -21,7 +22,6 @@ from dagster_ckpt.spark.snapshot.take import Cut, SnapshotOutcome, StageSnapshot
 
 if TYPE_CHECKING:
     from dagster_ckpt.core.alignment import Decline
-    from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
     from dagster_ckpt.runtime.coordinator import CheckpointCoordinator
     from dagster_ckpt.spark.sink.phases import SinkPart
 

@@ -178,7 +178,7 @@ def test_an_epoch_that_is_killed_while_versions_are_published_is_made_up(written
         "-m",
         "tests.ext.spark_pipelines.kill_child",
         str(crm.root),
-        "before publishing",
+        "before a commit",
         "2",
     ]
     killed = subprocess.run(child, cwd=ROOT, capture_output=True, text=True, check=False)

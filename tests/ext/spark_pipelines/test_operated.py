@@ -29,8 +29,7 @@ from tests.lab.lab import WITHOUT_CAPTURE, failure_text
 from tests.root import ROOT
 from tests.sweeps import third
 
-KILLED_AT = {"before computing": 1, "before replacing": 2, "before noting": 2}
-"""Of the two notes of each view, the second follows its rows."""
+KILLED_AT = {"before computing": 1, "before noting": 2, "before a commit": 2}
 
 
 @pytest.mark.nightly

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dagster_ckpt.core.alignment import Decline
 from dagster_ckpt.core.ids import CheckpointId, StageUid
-from dagster_ckpt.core.messages import NotifyComplete
+from dagster_ckpt.core.messages import CheckpointFailureReason, NotifyComplete
+from dagster_ckpt.core.subtask.effects import DeclineCheckpoint
 from dagster_ckpt.errors import CheckpointError
 from dagster_ckpt.spark.directories import AttemptDirectory
 from dagster_ckpt.spark.streaming.loop import StreamingGateway
-from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, room
+from dagster_ckpt.spark.streaming.snapshot_job import SnapshotJobs, decline_later, room
 from dagster_ckpt.testing.memory import ManualClock
 from tests.lab.lab import Lab
 from tests.lab.lines import Lines
@@ -38,6 +42,22 @@ def test_what_hangs_is_told_apart_the_commits_of_tables_or_the_checkpoint_storag
     ):
         jobs.check_room(4, published={CheckpointId(18), CheckpointId(19), CheckpointId(3)})
     jobs.check_room(5, published=set())
+
+
+@pytest.mark.parametrize(
+    ("effect", "told"),
+    [
+        (DeclineCheckpoint(CheckpointId(3), CheckpointFailureReason.CHECKPOINT_DECLINED, "no cut"), "no cut"),
+        (Decline(CheckpointId(3), CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED), None),
+    ],
+)
+def test_a_checkpoint_is_declined_beside_the_barrier_loop(
+    effect: DeclineCheckpoint | Decline, told: str | None
+) -> None:
+    asked: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+    snapshotter: Any = SimpleNamespace(decline=lambda *what, reason: asked.put((*what, reason)))
+    decline_later(snapshotter, effect)
+    assert asked.get(timeout=60) == (3, told or effect.reason.text, effect.reason)
 
 
 def test_there_is_room_for_what_is_allowed_to_be_in_progress_at_once() -> None:

@@ -166,7 +166,8 @@ def test_a_checkpoint_asked_by_another_run_is_taken_by_the_stream(jobs: Jobs, nu
     events = jobs.lab.materializations(jobs.pipeline)
     [shown] = [event for event in events if event.partition == f"chk-{number:06d}"]
     assert shown.metadata["kind"].value == "full_checkpoint"
-    assert shown.metadata["bytes_new"].value == shown.metadata["bytes_full"].value
+    # What is new counts from the report before, and that may be some checkpoints ago.
+    assert shown.metadata["bytes_new"].value >= shown.metadata["bytes_full"].value
     assert record.owner == stream.results[0].run_id, "the stream took it and went on"
 
 
