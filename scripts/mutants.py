@@ -363,7 +363,7 @@ FAULTS = (
     Fault(
         "what a symbolic link in checkpoint storage leads to was deleted",
         "adapters/local_keys.py",
-        "            if os.path.islink(path):",
+        "            if is_link:",
         "            if False:",
         "tests/adapters/test_fsspec_storage.py",
     ),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from dagster_ckpt.adapters.local_sync import WriteBehind, sync
@@ -63,11 +64,12 @@ class LocalKeys:
     def create(self, key: str, source: bytes | Path) -> Digest | AlreadyExists:
         """Store the content; a missing source raises FileNotFoundError with the source's name."""
         target = f"{self._root}/{key}"
-        self._refuse_links(key.rpartition("/")[0])
-        if os.path.lexists(target):
+        missing = self._refuse_links(key.rpartition("/")[0])
+        if not missing and os.path.lexists(target):
             return AlreadyExists(key)
         if isinstance(source, Path):
-            return self._create_from_file(key, target, source)
+            return self._create_from_file(key, target, source, missing)
+        _make_folders(missing)
         return self._create_from_bytes(key, target, source)
 
     def read(self, key: str) -> bytes:
@@ -177,20 +179,29 @@ class LocalKeys:
                 self._refuse_links(key)
             raise
 
-    def _refuse_links(self, key: str) -> None:
-        """Raise Corrupt where an object or one of its folders is a symbolic link."""
+    def _refuse_links(self, key: str) -> Sequence[str]:
+        """Raise Corrupt where an object or one of its folders is a symbolic link; return what is not there, if so."""
         path = str(self._root)
-        for part in filter(None, key.split("/")):
+        parts = [part for part in key.split("/") if part]
+        for number, part in enumerate(parts):
             path = f"{path}/{part}"
-            if os.path.islink(path):
+            try:
+                is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return [*accumulate(parts[number + 1 :], "{}/{}".format, initial=path)]
+            if is_link:
                 raise Corrupt(
                     f"{path} is a symbolic link, and checkpoint storage follows none below its folder {self._root}: "
                     "remove it, or name the place it leads to"
                 )
+        return []
 
-    def _create_from_file(self, key: str, target: str, source: Path) -> Digest | AlreadyExists:
+    def _create_from_file(
+        self, key: str, target: str, source: Path, missing: Sequence[str]
+    ) -> Digest | AlreadyExists:
         reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            _make_folders(missing)
             result = self._publish(key, target, partial(self._copy, reading))
         finally:
             os.close(reading)
@@ -270,6 +281,13 @@ class LocalKeys:
             return self._copy(reading, writing)
         finally:
             os.close(writing)
+
+
+def _make_folders(missing: Sequence[str]) -> None:
+    """Make folders that were not there a moment ago, inner ones last; whoever opens one that still is not makes all."""
+    for folder in missing:
+        with suppress(FileExistsError, FileNotFoundError):
+            os.mkdir(folder)
 
 
 def _size_of_file(found: os.stat_result, key: str) -> int:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, select, update
 
 from dagster_ckpt.adapters.local_keys import partial_name
 from dagster_ckpt.adapters.sql_database import (
@@ -318,18 +318,23 @@ class SqlCoordinatorStore:
 
 # --- statements ---------------------------------------------------------------------------------------------
 
+# Made once: making one takes as long as SQLite takes for it.
+_CURRENT = select(coordinator_record).where(_RECORD.pipeline == bindparam("its"))
+_REPLACE = update(coordinator_record).where(
+    _RECORD.pipeline == bindparam("its"), _RECORD.version == bindparam("expected")
+)
+_ADD_HISTORY = insert(checkpoint_history)
+_REMOVE_HISTORY = delete(checkpoint_history).where(
+    _HISTORY.pipeline == bindparam("its"), _HISTORY.checkpoint_id.in_(bindparam("ids", expanding=True))
+)
+
 
 def _put(connection: Connection, pipeline: PipelineId, expected: int, body: str, write_id: str) -> bool:
     """Write the new version in the open transaction; False when the stored version is another one."""
     values = {"version": expected + 1, "write_id": write_id, "body": body}
     if expected == 0:
         return insert_unless_there(connection, coordinator_record, {"pipeline": pipeline, **values})
-    statement = (
-        update(coordinator_record)
-        .where(_RECORD.pipeline == pipeline, _RECORD.version == expected)
-        .values(values)
-    )
-    return connection.execute(statement).rowcount == 1
+    return connection.execute(_REPLACE, {"its": pipeline, "expected": expected, **values}).rowcount == 1
 
 
 def _put_history(connection: Connection, history: Sequence[HistoryRow]) -> None:
@@ -338,20 +343,16 @@ def _put_history(connection: Connection, history: Sequence[HistoryRow]) -> None:
     rows = {row.checkpoint_id: asdict(row) for row in history}
     # Delete and insert: the same statements for both databases, and a retried id simply wins.
     _remove_history(connection, history[0].pipeline, rows)
-    connection.execute(insert(checkpoint_history), list(rows.values()))
+    connection.execute(_ADD_HISTORY, list(rows.values()))
 
 
 def _remove_history(connection: Connection, pipeline: PipelineId, ids: Collection[CheckpointId]) -> None:
     if ids:
-        connection.execute(
-            delete(checkpoint_history).where(
-                _HISTORY.pipeline == pipeline, _HISTORY.checkpoint_id.in_(list(ids))
-            )
-        )
+        connection.execute(_REMOVE_HISTORY, {"its": pipeline, "ids": list(ids)})
 
 
 def _current_row(connection: Connection, pipeline: PipelineId) -> Row[Any] | None:
-    return connection.execute(select(coordinator_record).where(_RECORD.pipeline == pipeline)).first()
+    return connection.execute(_CURRENT, {"its": pipeline}).first()
 
 
 def _settled_row(connection: Connection, pipeline: PipelineId) -> Row[Any] | None:
@@ -364,8 +365,7 @@ def _settled_row(connection: Connection, pipeline: PipelineId) -> Row[Any] | Non
     placeholder = {"pipeline": pipeline, "version": 0, "write_id": "", "body": ""}
     if insert_unless_there(connection, coordinator_record, placeholder):
         return None
-    query = select(coordinator_record).where(_RECORD.pipeline == pipeline).with_for_update()
-    return connection.execute(query).first()
+    return connection.execute(_CURRENT.with_for_update(), {"its": pipeline}).first()
 
 
 def _stored(row: Row[Any] | None) -> StoredRecord | None:

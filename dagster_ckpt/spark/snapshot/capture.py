@@ -103,7 +103,7 @@ def read_offsets(query_dir: Path, batch_id: BatchId) -> dict[str, str]:
     Raises NotFound when Spark keeps that batch no longer, Declined when its entry is damaged.
     """
     try:
-        return read_offset(query_dir / f"offsets/{batch_id}").offsets
+        return dict(read_offset(f"{query_dir}/offsets/{batch_id}").offsets)
     except FileNotFoundError as error:
         raise NotFound(f"batch {batch_id} has no entry in {query_dir}/offsets") from error
     except Unreadable as error:
@@ -152,7 +152,7 @@ def plan_beginning(query_dir: Path) -> CapturePlan:
 def _plan(query_dir: Path, batch: BatchId) -> CapturePlan:
     root = query_dir.parent
     commit = read_commit(f"{query_dir}/commits/{batch}")
-    offset = read_offset(query_dir / f"offsets/{batch}")
+    offset = read_offset(f"{query_dir}/offsets/{batch}")
     partitions = _partitions(offset)
     state = state_files(root, batch, commit, partitions)
     files = [

@@ -102,8 +102,15 @@ def read_query_id(path: Path) -> str:
     return identifier
 
 
-def read_offset(path: Path) -> OffsetRecord:
+def read_offset(place: str | Path) -> OffsetRecord:
     """Read one entry of the offset log, version 1 (by position) or 2 (by name)."""
+    seen = os.stat(place)
+    return _read_offset(place, seen.st_mtime_ns, seen.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _read_offset(place: str | Path, _modified: int, _inode: int) -> OffsetRecord:
+    path = Path(place)
     lines = _versioned(path, ("v1", "v2"))
     header = _json_line(path, lines, 1)
     if lines[0] == "v1":

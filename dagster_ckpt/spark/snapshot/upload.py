@@ -196,9 +196,13 @@ class _Upload:
     def _create_manifest(self, content: bytes) -> tuple[str, Digest]:
         source: bytes | Path = content
         if self.manifest_aside is not None:
-            # Where hard links are impossible there are no pins, and no folder of them.
-            self.manifest_aside.parent.mkdir(parents=True, exist_ok=True)
-            self.manifest_aside.write_bytes(content)
+            try:
+                self.manifest_aside.write_bytes(content)
+            except (
+                FileNotFoundError
+            ):  # where hard links are impossible there are no pins, and no folder of them
+                self.manifest_aside.parent.mkdir(parents=True, exist_ok=True)
+                self.manifest_aside.write_bytes(content)
             source = self.manifest_aside
         return self._create(paths.manifest(self.target.folder, self.target.uid), source)
 
