@@ -154,6 +154,9 @@ class EndOfInput:
             if not inputs or stage.is_ended or uid in self._asked:
                 continue
             if all(self._stages[one].is_ended for one in inputs) and stage.is_active and stage.is_quiet():
+                if stage.host is not None:
+                    stage.worker.is_ended = True  # its rows came with those of its input
+                    continue
                 self._asked.add(uid)
                 threading.Thread(target=self._ask, args=(stage,), name="end-of-data", daemon=True).start()
 

@@ -17,6 +17,7 @@ from dagster_ckpt.spark.channel.log import ChannelLog
 from dagster_ckpt.spark.streaming.loop import BarrierLoop
 from dagster_ckpt.spark.streaming.progress import look
 from dagster_ckpt.spark.streaming.restart import NoRestart
+from dagster_ckpt.spark.streaming.run import EndOfData
 from dagster_ckpt.spark.streaming.service import GaveUp
 from tests.lab.lab import Lab
 from tests.lab.pipelines import sink, source, stage, wired
@@ -35,12 +36,18 @@ def shop(
     rows: Callable[[Any], Any] = lambda orders: orders,
     chain: bool = True,
     conf: Mapping[str, str] | None = None,
+    ends: bool = False,
     **checkpointing: Any,
 ) -> CheckpointedPipeline:
-    """One source, a stage without state, three tables; ``chain``: of the first one, False gives it a query."""
+    """One source, a stage without state, three tables; ``chain``: of the first one, False gives it a query.
+
+    ``ends``: the source has an end, and a table of its own, so that the stage reads a channel.
+    """
+    boundedness = "bounded" if ends else "unbounded"
     return wired(
         "shop",
-        source("numbers", lambda spark: read_numbers(spark, folder)),
+        source("numbers", lambda spark: read_numbers(spark, folder), boundedness=boundedness),
+        *([sink("raw", lambda numbers: numbers.select("n"))] if ends else []),
         replace(stage("orders", lambda numbers: orders(numbers)), conf=conf or {}),
         sink("rows", lambda orders: rows(orders), chain=chain),
         sink("even", lambda orders: orders.where("n % 2 = 0").select("n")),
@@ -84,6 +91,19 @@ def test_sinks_take_the_batches_of_the_query_they_read(lab: Lab, tmp_path: Path)
     assert not list((lab.folder / "work").rglob("log/data/*/*.parquet")), "rows were written to a channel"
     assert [uid for uid, stage in stages.items() if stage.query is not None] == ["orders"]
     running.stop()
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param({"instant_cuts": False}, marks=at_night)], ids=str)
+def test_a_stream_whose_data_ends_comes_to_its_end(
+    lab: Lab, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    numbers = Numbers(tmp_path / "numbers")
+    for _ in range(3):
+        numbers.put(4)
+    running = lab.launch(shop(numbers.folder, ends=True, **settings))
+    assert isinstance(running.join(), EndOfData)
+    assert totals(lab) == expected(12)
+    assert not list((lab.folder / "work").rglob("orders/log/data/*/*.parquet")), "rows went by a channel"
 
 
 class Killed(Exception):
