@@ -14,15 +14,17 @@ from dagster_ckpt.core.flink_options import (
     CHECKPOINTING,
     DURATIONS,
     ELSEWHERE,
+    FLINK_OPTIONS,
     FORMER,
-    HERE,
-    NOT_HERE,
     OF_THE_API,
     RECOVERY,
 )
 from dagster_ckpt.errors import InvalidRequest
 
 log = logging.getLogger("dagster_ckpt.settings")
+
+_BY_KEY = {option.name: option for option in FLINK_OPTIONS}
+
 
 T = TypeVar("T")
 
@@ -61,8 +63,8 @@ def _spelled(name: str) -> str:
     return re.sub(r"[.\s-]", "_", apart.strip()).lower().removeprefix("state_")
 
 
-_BY_NAME = {_spelled(name): key for name, key in (FORMER | OF_THE_API).items()}
-_BY_NAME |= {_spelled(key): key for key in HERE | NOT_HERE}
+_BY_NAME = {_spelled(name): _BY_KEY[today] for name, today in (FORMER | OF_THE_API).items()}
+_BY_NAME |= {_spelled(option.name): option for option in FLINK_OPTIONS}
 _ELSEWHERE = {_spelled(name): why for name, why in ELSEWHERE.items()}
 
 
@@ -79,7 +81,8 @@ def is_of_flink(name: str) -> bool:
 
 def meant_by(name: str) -> str:
     """Return the setting here that an option of Flink is, however it is spelled; empty: it is none."""
-    return HERE.get(_BY_NAME.get(_spelled(name), ""), "")
+    option = _BY_NAME.get(_spelled(name))
+    return option.here or "" if option is not None else ""
 
 
 def key_of_today(name: str) -> str:
@@ -89,9 +92,15 @@ def key_of_today(name: str) -> str:
 
 def refusal(name: str, known: Collection[str]) -> str:
     """Return the sentence about a setting that is not among ``known``: the nearest one, or why there is none."""
-    if why := _why_elsewhere(name) or NOT_HERE.get(_BY_NAME.get(_spelled(name), ""), ""):
+    if why := _why_elsewhere(name):
         return f"`{name}` is not supported: {why}"
-    if near := (here if (here := meant_by(name)) in known else nearest(name, known)):
+    option = _BY_NAME.get(_spelled(name))
+    if option is not None and option.here is None:
+        return f"`{name}` is not supported: {option.note}"
+    if option is not None and option.here in known:
+        return f"`{name}`: did you mean `{option.here}`?"
+    near = nearest(name, known)
+    if near:
         return f"`{name}`: did you mean `{near}`?"
     return f"`{name}` is none of the settings here: {', '.join(sorted(known))}"
 
@@ -128,7 +137,8 @@ class NamedSettings:
 
 def our_name(key: str) -> str:
     """Return the setting that a full key of Flink means; any other name is returned as it is."""
-    return HERE.get(key_of_today(key), key)
+    option = _BY_KEY.get(key_of_today(key))
+    return key if option is None or option.here is None else option.here
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -176,7 +186,7 @@ def refuse_without_unit(settings: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for a duration without unit under a key of Flink, who takes it for milliseconds."""
     for key, value in settings.items():
         bare = isinstance(value, int | float) or (isinstance(value, str) and _is_number(value))
-        if key_of_today(key) in HERE and our_name(key) in DURATIONS and bare and float(value):
+        if key_of_today(key) in _BY_KEY and our_name(key) in DURATIONS and bare and float(value):
             raise InvalidRequest(
                 f"`{key}` = {value!r} has no unit, and Flink would take it for milliseconds: write `{value} ms` or "
                 f"`{value} s`"

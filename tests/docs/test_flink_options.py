@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dagster_ckpt.core.config import CheckpointConfig, RestoreOptions
-from dagster_ckpt.core.flink_options import DURATIONS, HERE, NOT_HERE
+from dagster_ckpt.core.flink_options import DURATIONS, FLINK_OPTIONS, OURS
 from dagster_ckpt.dagster.resources.coordinator import CheckpointCoordinatorResource
-from scripts.flink_options import OURS, TOLD, rendered
+from scripts.flink_options import rendered
 from tests.root import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
@@ -15,8 +15,7 @@ SETTINGS = {**CheckpointConfig.model_fields, **RestoreOptions.model_fields}
 
 
 def test_every_setting_has_a_row_and_every_row_names_a_setting() -> None:
-    assert set(TOLD) == HERE.keys() | NOT_HERE.keys()
-    named = {*HERE.values(), *OURS}
+    named = {option.here for option in FLINK_OPTIONS if option.here} | set(OURS)
     assert set(SETTINGS) <= named
     assert named <= set(SETTINGS) | set(CheckpointCoordinatorResource.model_fields)
 
@@ -50,14 +49,16 @@ def test_the_cores_defaults_are_flinks(field: str, flinks: object) -> None:
 
 def test_what_has_a_unit_in_flink_may_have_one_here() -> None:
     durations = {name for name in DURATIONS if CheckpointConfig.of(**{name: "700 s"})}
-    assert durations == DURATIONS & set(HERE.values())
+    assert durations == {option.here for option in FLINK_OPTIONS if option.here in DURATIONS}
     numbers = {n for n, f in CheckpointConfig.model_fields.items() if "float" in str(f.annotation)}
     assert numbers - set(OURS) == durations, "every duration of Flink's is known as one"
 
 
 def test_a_default_of_the_resource_that_differs_is_said_in_the_table() -> None:
     resource = CheckpointCoordinatorResource()
-    remarks = {HERE[key] for key, (_, remark) in TOLD.items() if "the resource's default" in remark}
+    remarks = {
+        option.here: option.note for option in FLINK_OPTIONS if "the resource's default" in option.note
+    }
     settings = {
         name: getattr(resource, name)
         for name in CheckpointConfig.model_fields
@@ -68,7 +69,7 @@ def test_a_default_of_the_resource_that_differs_is_said_in_the_table() -> None:
     differing = {
         name for name in settings if getattr(read, name) != CheckpointConfig.model_fields[name].default
     }
-    assert differing == remarks
+    assert differing == set(remarks)
 
 
 def test_the_page_shows_the_table_as_it_is() -> None:
