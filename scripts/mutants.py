@@ -131,7 +131,7 @@ FAULTS = (
     ),
     Fault(
         "an imported snapshot of another history passed for one of our own",
-        "core/restore/start_checks.py",
+        "core/restore/start_refusals.py",
         "    if not is_asked or history is None or not history.lineage",
         "    if of.load.known is not None or not is_asked or history is None or not history.lineage",
         "tests/core/restore/test_restore_choice.py",

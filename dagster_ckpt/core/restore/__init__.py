@@ -9,5 +9,6 @@
 | ``parted`` | a snapshot of queries that are parts of them now |
 | ``start_facts`` | what is known of a start before it: code, machine, request, store, history, snapshot |
 | ``start_checks`` | the ordered list of why a run refuses to start (``START_CHECKS``) |
+| ``start_refusals`` | the refusals of that list, a function each |
 | ``horizon`` | for how long a snapshot can still be restored; positions, judged by what topics still hold |
 """

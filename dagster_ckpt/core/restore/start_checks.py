@@ -1,49 +1,49 @@
 """Checks of a start: one ordered list of why a run refuses to start, over one value of facts.
 
-One function a check: it looks at one part of the facts and raises the sentence. What the page
-docs/reference/start-checks.md tells of each is in ``scripts/start_checks.py``.
+The page docs/reference/start-checks.md is made of this list (``python -m scripts.start_checks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import permutations
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from dagster_ckpt.core.config import ClaimMode
-from dagster_ckpt.core.ids import leaves_room
-from dagster_ckpt.core.model import StageSnapshot
-from dagster_ckpt.core.restore.choice import was_restored_by_an_earlier_try
-from dagster_ckpt.core.restore.facts import (
-    Origin,
-    RestorePurpose,
-    refuse_another_history,
-    refuse_former_name,
-    refuse_lost_record,
-    refuse_older_store,
-)
-from dagster_ckpt.core.restore.matching import (
-    FinishedState,
-    MatchedStages,
-    check_finished_states,
-    match_stages,
-    non_restored_state,
-    other_inputs,
-)
-from dagster_ckpt.core.restore.start_facts import (
-    CodeFacts,
-    HistoryFacts,
-    Look,
-    MachineFacts,
-    OutsideFacts,
-    RequestFacts,
-    SnapshotFacts,
-    StartFacts,
-)
-from dagster_ckpt.core.restore_point import Latest
-from dagster_ckpt.errors import Corrupt, InvalidRequest
+from dagster_ckpt.core.restore import start_refusals as refuse
+from dagster_ckpt.core.restore.start_facts import OutsideFacts, StartFacts
 
-LEAST_JAVA = 17
+
+class Part(StrEnum):
+    """Part of the facts that a check looks at; the value is its name in ``StartFacts``."""
+
+    CODE = "code"
+    """Known once the code is imported: told by ``dg check defs`` too."""
+    MACHINE = "machine"
+    """Known on the machine of the run, before Java starts."""
+    STORE = "store"
+    """Known once the coordinator store was asked, before Java starts."""
+    REQUEST = "request"
+    """Known from the run's config and tags, before Java starts."""
+    HISTORY = "history"
+    SNAPSHOT = "snapshot"
+    """Known once the snapshot's metadata was read."""
+    OUTSIDE = "outside"
+    """Known once sources and sinks were asked; nothing was claimed until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheck:
+    """One reason not to start; the first of the list that holds is told."""
+
+    part: Part
+    name: str
+    compares: str
+    sentence: str
+    """As it is raised; ``…`` stands for names and numbers of the case."""
+    ways_out: str
+    refuse: Callable[[Any], None]
+    """Raises an error of the library; takes the part."""
 
 
 def refuse_start(facts: StartFacts) -> None:
@@ -51,348 +51,302 @@ def refuse_start(facts: StartFacts) -> None:
 
     Raises InvalidRequest, Corrupt, NotFound, Unavailable: nothing was changed.
     """
-    for part, checks in START_CHECKS.items():
-        known = getattr(facts, part)
-        for check in checks if known is not None else ():
-            check(known)
+    for check in START_CHECKS:
+        known = getattr(facts, check.part.value)
+        if known is not None:
+            check.refuse(known)
 
 
-# --- the code ---------------------------------------------------------------------------------------------------
-
-
-def one_name(code: CodeFacts) -> None:
-    """Refuse two pipelines of one name."""
-    if len(set(code.pipelines)) != len(code.pipelines):
-        raise InvalidRequest(f"pipelines need different names, got {[str(name) for name in code.pipelines]}")
-
-
-def pipeline_word(code: CodeFacts) -> None:
-    """Refuse a pipeline name that no job can have."""
-    for name in code.pipelines:
-        if not name.isidentifier() or name in code.reserved:
-            raise InvalidRequest(
-                f"pipeline {name!r} cannot be carried by Dagster, which names its jobs after it: use letters, digits "
-                "and '_', beginning with a letter and no word of Dagster's own, such as "
-                f"name={_better(name, 'pipeline')!r}"
-            )
-
-
-def name_length(code: CodeFacts) -> None:
-    """Refuse a pipeline name that no tag can hold."""
-    for name in code.pipelines:
-        if len(name) > code.longest_name:
-            raise InvalidRequest(
-                f"the name of pipeline {name!r} has {len(name)} characters, and Dagster tags runs with it, by at most "
-                f"{code.longest_name}: give it a shorter name"
-            )
-
-
-def stage_word(code: CodeFacts) -> None:
-    """Refuse a stage's uid that no op can have."""
-    for pipeline, stages in code.stages.items():
-        for uid in stages:
-            if uid in code.reserved:
-                raise InvalidRequest(
-                    f"stage {uid!r} of pipeline {pipeline!r} cannot be carried by Dagster, which names its op after "
-                    "it: it is a word of Dagster's or Python's own; use another, such as "
-                    f"uid={_better(uid, 'stage')!r} (previous_uids=({uid!r},) keeps its state)"
-                )
-
-
-def job_names(code: CodeFacts) -> None:
-    """Refuse a pipeline that has the name of another one's job."""
-    for one, other in permutations(code.pipelines, 2):
-        if other in code.jobs.get(one, ()):
-            raise InvalidRequest(
-                f"pipeline {other!r} has the name of a job of pipeline {one!r}: give it another name"
-            )
-
-
-def own_assets(code: CodeFacts) -> None:
-    """Refuse a sink whose table would be the same asset as another table, or as checkpoints."""
-    owners = {
-        asset: f"the checkpoints of pipeline {name!r}" for name, asset in code.checkpoint_assets.items()
-    }
-    for (pipeline, uid), asset in code.assets.items():
-        mine = f"the table of sink {uid!r} of pipeline {pipeline!r}"
-        owner = owners.setdefault(asset, mine)
-        if owner != mine:
-            raise InvalidRequest(
-                f"sink {uid!r} of pipeline {pipeline!r} has the asset {asset!r}, and that is {owner}: give the sink "
-                f"another uid, or an asset of its own (asset='.../{uid}')"
-            )
-
-
-def key_columns(code: CodeFacts) -> None:
-    """Refuse a key that names no column, or one twice."""
-    for (pipeline, uid), key in code.keys.items():
-        wrong = next((name for name in key if not isinstance(name, str) or not name.strip()), None)
-        if wrong is not None or len(set(key)) != len(key):
-            raise InvalidRequest(
-                f"sink {uid!r} of pipeline {pipeline!r} has key={list(key)!r}: give the names of its columns, each once"
-            )
-
-
-def settings(code: CodeFacts) -> None:
-    """Refuse settings no checkpoint can be taken with."""
-    for refuse in code.settings.values():
-        refuse()
-
-
-def _better(name: str, kind: str) -> str:
-    better = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-    return better if better != name and better.isidentifier() else f"{kind}_{better}"
-
-
-# --- the machine ------------------------------------------------------------------------------------------------
-
-
-def places(machine: MachineFacts) -> None:
-    """Refuse a local folder that cannot be made or written."""
-    for place in machine.places:
-        if place.why:
-            raise InvalidRequest(f"`{place.setting}`: the folder {place.path} {place.why}: name another one")
-
-
-def packages(machine: MachineFacts) -> None:
-    """Refuse what needs a package that is not installed."""
-    for package in machine.missing:
-        raise InvalidRequest(
-            f"{package.needed_by} needs the package {package.name}, which is not installed: {package.install}"
-        )
-
-
-def spark_version(machine: MachineFacts) -> None:
-    """Refuse a version of Spark that cannot run the stages, or a channel, or a stream."""
-    machine.spark()
-
-
-def java(machine: MachineFacts) -> None:
-    """Refuse a machine without a Java that Spark can use."""
-    found = machine.java
-    if found is None or (found.version is not None and (not found.version or found.version >= LEAST_JAVA)):
-        return
-    what = f"is Java {found.version}" if found.version else "has none"
-    raise InvalidRequest(
-        f"Spark needs Java {LEAST_JAVA} or newer, and {found.looked} {what}: install one (Debian: apt install "
-        "openjdk-17-jre-headless) and set JAVA_HOME to its folder"
-    )
-
-
-def store_answers(opens: Look) -> None:
-    """Refuse a store that cannot be reached, or lets nobody in."""
-    opens()
-
-
-# --- the request ------------------------------------------------------------------------------------------------
-
-
-def backfill(request: RequestFacts) -> None:
-    """Refuse a run of a backfill: it would go through all partitions, one restore after the other."""
-    if request.is_backfill:
-        raise InvalidRequest(
-            f"{request.job} takes one snapshot at a time and cannot be backfilled, nothing was done: choose one "
-            "partition in its Launchpad"
-        )
-
-
-def chosen(request: RequestFacts) -> None:
-    """Refuse a restore that names no snapshot."""
-    if request.chooses and request.point == Latest():
-        raise InvalidRequest(
-            f"{request.job} restores a snapshot that you choose, and none is chosen: {request.chooses}, such as "
-            f"restore_from: chk-31 of op {request.op!r}; the job {request.pipeline} goes on from the latest"
-        )
-
-
-def approved(request: RequestFacts) -> None:
-    """Refuse a restore that is not as it was approved."""
-    request.approved()
-
-
-# --- the history ------------------------------------------------------------------------------------------------
-
-
-def former_name(history: HistoryFacts) -> None:
-    """Refuse a pipeline whose former name is at work, and one that does not say what of it to begin with."""
-    refuse_former_name(history.known, history.seen, history.newest, is_chosen=history.is_chosen)
-
-
-def lost_record(history: HistoryFacts) -> None:
-    """Refuse to begin where the store has no record, and others have."""
-    if not history.adopt_history and not history.is_chosen:
-        refuse_lost_record(history.known, history.seen, history.newest)
-
-
-def another_history(history: HistoryFacts) -> None:
-    """Refuse places of another history."""
-    if not history.adopt_history:
-        refuse_another_history(history.known, history.seen, is_chosen=history.is_chosen)
-
-
-def older_store(history: HistoryFacts) -> None:
-    """Refuse a store that knows less than was seen."""
-    if not history.adopt_history and not history.is_chosen:
-        refuse_older_store(history.known, history.seen, history.newest)
-
-
-# --- the snapshot -----------------------------------------------------------------------------------------------
-
-
-def fork_of_itself(of: SnapshotFacts) -> None:
-    """Refuse a pipeline as the fork of itself."""
-    taken_by = of.metadata.pipeline
-    is_own = of.facts.is_called(taken_by)
-    if of.asked is RestorePurpose.FORK and is_own and not was_restored_by_an_earlier_try(of.facts):
-        formerly = "" if taken_by == of.pipeline else f", which was called {taken_by!r}"
-        raise InvalidRequest(
-            f"{of.load.location.uri} is a snapshot of {of.pipeline!r} itself{formerly}: a fork is another pipeline, "
-            "declared with pipeline.fork(...). To go back to the snapshot, restore it without fork"
-        )
-
-
-def recorded_id(of: SnapshotFacts) -> None:
-    """Refuse a folder that holds another snapshot than the record says."""
-    known = of.load.known
-    if known is not None and known.checkpoint_id != of.metadata.checkpoint_id:
-        raise Corrupt(
-            f"{of.load.location.uri} should hold {known.key}, but its metadata is of snapshot "
-            f"{of.metadata.checkpoint_id}: restore from another one with restore_from"
-        )
-
-
-def room_for_numbers(of: SnapshotFacts) -> None:
-    """Refuse a snapshot behind whose number no checkpoint could be counted."""
-    if not leaves_room(of.metadata.checkpoint_id):
-        raise InvalidRequest(
-            f"{of.load.location.uri} has the number {of.metadata.checkpoint_id}, too high to count on from: import it "
-            "(dagster-ckpt import), which gives the copy a number of its own, and restore that"
-        )
-
-
-def own_pipeline(of: SnapshotFacts) -> None:
-    """Refuse another pipeline's snapshot where none was asked for."""
-    if not of.facts.is_called(of.metadata.pipeline) and of.purpose is RestorePurpose.IN_PLACE:
-        raise InvalidRequest(
-            f"{of.load.location.uri} is a snapshot of pipeline {of.metadata.pipeline!r}, not of {of.pipeline!r}: "
-            "check the path; start a fork if you mean to branch off from it; or, where the pipeline was renamed, name "
-            f"the old one in its code (previous_names=[{of.metadata.pipeline!r}])"
-        )
-
-
-def own_history(of: SnapshotFacts) -> None:
-    """Refuse a snapshot of another deployment: positions of sinks in it mean nothing here.
-
-    An imported one is in the record, and may be another deployment's all the same.
-    """
-    history = of.facts.history
-    is_asked = of.purpose is RestorePurpose.IN_PLACE and not of.options.adopt_history
-    if not is_asked or history is None or not history.lineage or history.owns(of.metadata.lineage):
-        return
-    raise InvalidRequest(
-        f"{of.load.location.uri} is a snapshot of another history ({of.metadata.lineage}) of a pipeline named "
-        f"{of.metadata.pipeline!r} than this one ({history.lineage}), such as another deployment's: rows it holds may "
-        "be in these tables already. Start a fork to branch off from it, or set adopt_history to go on from it"
-    )
-
-
-def forks_claim(of: SnapshotFacts) -> None:
-    """Refuse a fork that would own a checkpoint which its origin deletes."""
-    mode, is_stored = of.options.claim_mode, of.load.origin is Origin.STORE and of.load.known is not None
-    others = of.metadata.pipeline != of.pipeline and not of.metadata.kind.is_savepoint and not is_stored
-    if others and mode is not ClaimMode.NO_CLAIM:
-        raise InvalidRequest(
-            f"{of.pipeline!r} cannot restore checkpoint {of.metadata.checkpoint_id} of pipeline "
-            f"{of.metadata.pipeline!r} with claim_mode {mode.value!r}: that pipeline deletes its "
-            "checkpoints when they are subsumed. "
-            "Use 'no_claim', or a savepoint"
-        )
-
-
-def saved_state(of: SnapshotFacts) -> None:
-    """Refuse to drop state unasked, and to give it to two stages."""
-    _stages(of)
-
-
-def same_inputs(of: SnapshotFacts) -> None:
-    """Refuse state of a stage that had other inputs."""
-    for match in _stages(of).matches:
-        if why := other_inputs(match):
-            raise InvalidRequest(why)
-
-
-def finished_stages(of: SnapshotFacts) -> None:
-    """Refuse input for a stage that has finished."""
-    matches = _stages(of).matches
-    check_finished_states(of.graph, {match.uid: [_finished_state(match.snapshot)] for match in matches})
-
-
-def in_flight(of: SnapshotFacts) -> None:
-    """Refuse rows in flight on an edge that is gone."""
-    number = of.metadata.checkpoint_id
-    if of.options.without_channel_state_of == number:
-        return
-    for match in _stages(of).matches:
-        if match.snapshot.metrics.persisted_in_flight and match.lost_inputs:
-            raise InvalidRequest(
-                f"checkpoint {number} holds in-flight data for stage {match.uid!r} from "
-                f"{match.lost_inputs[0]!r}, which no longer feeds it: restore an aligned checkpoint or a "
-                f"savepoint, or drop that data with without_channel_state_of = {number}"
-            )
-
-
-def _stages(of: SnapshotFacts) -> MatchedStages:
-    return match_stages(of.graph, of.metadata, non_restored=non_restored_state(of.options))
-
-
-def _finished_state(snapshot: StageSnapshot) -> FinishedState:
-    if snapshot.finished:
-        return FinishedState.FULLY_FINISHED
-    return FinishedState.PARTIALLY_FINISHED if snapshot.finished_subtasks else FinishedState.ALL_RUNNING
-
-
-# --- sources and sinks ------------------------------------------------------------------------------------------
-
-
-def inputs(outside: OutsideFacts) -> None:
-    """Refuse a new stage that must read from the first row of inputs that go on."""
+def _inputs(outside: OutsideFacts) -> None:
     outside.inputs()
 
 
-def positions(outside: OutsideFacts) -> None:
-    """Refuse positions that topics no longer hold."""
+def _positions(outside: OutsideFacts) -> None:
     outside.positions()
 
 
-def files(outside: OutsideFacts) -> None:
-    """Refuse to read files again that are gone."""
+def _files(outside: OutsideFacts) -> None:
     outside.files()
 
 
-def sinks(outside: OutsideFacts) -> None:
-    """Refuse to begin without the rows that sinks show."""
+def _sinks(outside: OutsideFacts) -> None:
     outside.sinks()
 
 
-START_CHECKS: Mapping[str, tuple[Callable[[Any], None], ...]] = {
-    "code": (one_name, pipeline_word, name_length, stage_word, job_names, own_assets, key_columns, settings),
-    "machine": (places, packages, spark_version, java),
-    "store": (store_answers,),
-    "request": (backfill, chosen, approved),
-    "history": (former_name, lost_record, another_history, older_store),
-    "snapshot": (
-        fork_of_itself,
-        recorded_id,
-        room_for_numbers,
-        own_pipeline,
-        own_history,
-        forks_claim,
-        saved_state,
-        same_inputs,
-        finished_stages,
-        in_flight,
+START_CHECKS = (
+    StartCheck(
+        Part.CODE,
+        "one name, one pipeline",
+        "the names of the pipelines of a code location",
+        "pipelines need different names, got …",
+        "give one of them another name; or leave out the second definition of the same one",
+        refuse.one_name,
     ),
-    "outside": (inputs, positions, files, sinks),
-}
-"""Checks by the part of ``StartFacts`` that they look at, in the order in which they are asked: the code, once it is
-imported; the machine, the store and the request, before Java starts; what is known of the pipeline; what is outside."""
+    StartCheck(
+        Part.CODE,
+        "word of a pipeline",
+        "a pipeline's name with what Dagster takes as the name of a job",
+        "pipeline … cannot be carried by Dagster, which names its jobs after it: use letters, digits and '_', …",
+        "the name that the sentence proposes",
+        refuse.pipeline_word,
+    ),
+    StartCheck(
+        Part.CODE,
+        "length of a name",
+        "a pipeline's name with the 63 characters of a tag in Dagster",
+        "the name of pipeline … has … characters, and Dagster tags runs with it, by at most 63: give it a shorter name",
+        "a shorter name",
+        refuse.name_length,
+    ),
+    StartCheck(
+        Part.CODE,
+        "word of a stage",
+        "a stage's uid with the words that Dagster and Python keep for themselves",
+        "stage … of pipeline … cannot be carried by Dagster, which names its op after it: …",
+        "another uid; `previous_uids` keeps its state",
+        refuse.stage_word,
+    ),
+    StartCheck(
+        Part.CODE,
+        "name of a job",
+        "a pipeline's name with the names of other pipelines' jobs",
+        "pipeline … has the name of a job of pipeline …: give it another name",
+        "another name",
+        refuse.job_names,
+    ),
+    StartCheck(
+        Part.CODE,
+        "asset of a table",
+        "the assets of all sinks with one another, and with those of checkpoints",
+        "sink … of pipeline … has the asset …, and that is …: give the sink another uid, or an asset of its own …",
+        "another uid, or `asset=`",
+        refuse.own_assets,
+    ),
+    StartCheck(
+        Part.CODE,
+        "key columns",
+        "the names in `key=[…]` of a sink with one another",
+        "sink … of pipeline … has key=…: give the names of its columns, each once",
+        "correct the key",
+        refuse.key_columns,
+    ),
+    StartCheck(
+        Part.CODE,
+        "settings",
+        "settings of the resource and the pipeline with what there is",
+        "Checkpoint configuration is not valid: …",
+        "the value, or the name, that the sentence proposes",
+        refuse.settings,
+    ),
+    StartCheck(
+        Part.MACHINE,
+        "folders",
+        "each local folder of the resource with what this process may make and write",
+        "`…`: the folder … cannot be …, because …: name another one",
+        "another folder, or the right to write it",
+        refuse.places,
+    ),
+    StartCheck(
+        Part.MACHINE,
+        "packages",
+        "what the store, the storage and the sinks need with what is installed",
+        "… needs the package …, which is not installed: …",
+        "install it with the command the sentence gives",
+        refuse.packages,
+    ),
+    StartCheck(
+        Part.MACHINE,
+        "version of Spark",
+        "the installed PySpark with what the run needs",
+        "PySpark … …: …install pyspark>=…",
+        "the version that the sentence names; an epoch",
+        refuse.spark_version,
+    ),
+    StartCheck(
+        Part.MACHINE,
+        "Java",
+        "JAVA_HOME, else the PATH, with Java 17; not where a session runs already, or Java is started elsewhere",
+        "Spark needs Java 17 or newer, and … …: install one … and set JAVA_HOME to its folder",
+        "install Java 17 or newer, and set JAVA_HOME",
+        refuse.java,
+    ),
+    StartCheck(
+        Part.STORE,
+        "the store answers",
+        "`store_url` with a server that lets this user in",
+        "the coordinator store at … …",
+        "correct address, user or password; where it was only away, start again",
+        lambda opens: opens(),
+    ),
+    StartCheck(
+        Part.REQUEST,
+        "backfill",
+        "the run's tags: a restore goes from one snapshot",
+        "… takes one snapshot at a time and cannot be backfilled, nothing was done: choose one partition in its "
+        "Launchpad",
+        "launch it for one partition",
+        refuse.backfill,
+    ),
+    StartCheck(
+        Part.REQUEST,
+        "a snapshot is chosen",
+        "`restore_from` of a job that restores",
+        "… restores a snapshot that you choose, and none is chosen: …",
+        "choose one; or the pipeline's own job, which goes on from the latest",
+        refuse.chosen,
+    ),
+    StartCheck(
+        Part.REQUEST,
+        "approval",
+        "the record with what the approved preview was of",
+        "since the preview …: nothing was restored. Preview it again, and approve that",
+        "preview again",
+        refuse.approved,
+    ),
+    StartCheck(
+        Part.HISTORY,
+        "former name",
+        "a pipeline that has not begun under its name with what it has left under those in `previous_names`",
+        "pipeline …, which was called …, has no checkpoint under this name yet, and …. …",
+        "`restore_from` a snapshot of the former name, by its URI, or `none`; stop what runs under that name",
+        refuse.former_name,
+    ),
+    StartCheck(
+        Part.HISTORY,
+        "lost record",
+        "a store without a record with what storage, working directory and sinks have seen of the pipeline",
+        "the coordinator store has no record of pipeline …, but …: the store was lost, or is another one. …",
+        "bring it back; `restore_from` a snapshot, or `none`; `dagster-ckpt doctor --repair`",
+        refuse.lost_record,
+    ),
+    StartCheck(
+        Part.HISTORY,
+        "another history",
+        "the history of the store with that of storage, working directory and sinks",
+        "… belongs to another history (…) of a pipeline named … than the coordinator store (…): …",
+        "places of its own for this deployment; or `adopt_history`",
+        refuse.another_history,
+    ),
+    StartCheck(
+        Part.HISTORY,
+        "older store",
+        "the store's newest attempt and checkpoint with those seen elsewhere",
+        "the coordinator store is behind: it knows pipeline … up to attempt … and checkpoint …, but …. …",
+        "bring the newer store back; `restore_from` a snapshot, or `none`; `adopt_history`",
+        refuse.older_store,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "fork of itself",
+        "the snapshot's pipeline with the fork",
+        "… is a snapshot of … itself: a fork is another pipeline, declared with pipeline.fork(...). …",
+        "restore it without `fork`",
+        refuse.fork_of_itself,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "recorded id",
+        "the id in the folder with that in the store's record",
+        "… should hold …, but its metadata is of snapshot …: restore from another one with restore_from",
+        "another snapshot",
+        refuse.recorded_id,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "room for numbers",
+        "the snapshot's number with the highest there can be",
+        "… has the number …, too high to count on from: import it (dagster-ckpt import), …",
+        "import it, and restore the copy",
+        refuse.room_for_numbers,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "own pipeline",
+        "the snapshot's pipeline with the one that starts",
+        "… is a snapshot of pipeline …, not of …: check the path; start a fork if you mean to branch off from it; …",
+        "the right path; a fork; `previous_names` of a renamed pipeline",
+        refuse.own_pipeline,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "own history",
+        "the snapshot's history with the store's",
+        "… is a snapshot of another history (…) of a pipeline named … than this one (…), …",
+        "a fork; or `adopt_history`",
+        refuse.own_history,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "claim of a fork",
+        "`claim_mode` of a fork with who deletes the checkpoint",
+        "… cannot restore checkpoint … of pipeline … with claim_mode …: …",
+        "`no_claim`; or a savepoint",
+        refuse.forks_claim,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "state that nothing takes",
+        "the stages of the snapshot with those of the pipeline, by `uid` and `previous_uids`",
+        "… … holds state of …, which the pipeline no longer has.… To drop that state, restore with "
+        "allow_non_restored_state = true",
+        "`previous_uids` of the renamed stage; or `allow_non_restored_state`",
+        refuse.saved_state,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "inputs of a stage",
+        "the inputs of each stage with those it had",
+        "stage … had other inputs when the snapshot was taken (…): its saved state cannot be matched to them. …",
+        "the old graph; or a new `uid` and `allow_non_restored_state`",
+        refuse.same_inputs,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "finished stages",
+        "the finished stages of the snapshot with who feeds them",
+        "stage … (…) feeds stage …, which is … in the snapshot and would not read what … still sends: …",
+        "leave the edge out; or a new `uid`",
+        refuse.finished_stages,
+    ),
+    StartCheck(
+        Part.SNAPSHOT,
+        "rows in flight",
+        "the channels that hold rows in flight with the edges there are",
+        "checkpoint … holds in-flight data for stage … from …, which no longer feeds it: …",
+        "an aligned checkpoint or a savepoint; or `without_channel_state_of`",
+        refuse.in_flight,
+    ),
+    StartCheck(
+        Part.OUTSIDE,
+        "all of an input",
+        "a new stage that must read its inputs from their first row with inputs that go on",
+        "stage … …",
+        "begin without state; or leave the stage out",
+        _inputs,
+    ),
+    StartCheck(
+        Part.OUTSIDE,
+        "positions of sources",
+        "the positions that are gone on from with what the topics hold",
+        "source … cannot read on: … is gone in …. …",
+        "another snapshot; or what the sentence advises",
+        _positions,
+    ),
+    StartCheck(
+        Part.OUTSIDE,
+        "files of sources",
+        "the files that would be read again with those that are there",
+        "… cannot be restored: … is gone. …. To go on without their rows, say so (allow_missing_files)",
+        "bring the files back; or `allow_missing_files`",
+        _files,
+    ),
+    StartCheck(
+        Part.OUTSIDE,
+        "sinks without rows",
+        "each sink, where a run begins without state, with what it shows",
+        "sink …: …. Nothing was changed. Restore without taking back the rows of … (keep_rows_of: …), …",
+        "`keep_rows_of`; `roll_back_tables: false`",
+        _sinks,
+    ),
+)
+"""All checks, in the order in which they are asked."""

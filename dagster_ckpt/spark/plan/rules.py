@@ -53,6 +53,10 @@ class Rule:
     """One rule; the first of the list that has a reason is told."""
 
     concern: Concern
+    change: str
+    """Change that is refused, for the documentation."""
+    because: str
+    """Reason for that, for the documentation."""
     why: Compare
     mend: str = ""
     """Way out of its own, before those that all have."""
@@ -253,21 +257,108 @@ def _different(was: Sequence[str], are: Sequence[str]) -> tuple[str, str]:
     return different[0] if len(was) == len(are) else ("; ".join(was), "; ".join(are))
 
 
+_NO_NAMES = "Spark keeps rows of state without names"
+_ORDER = "Spark tells sources apart by their order only"
+
 RULES = (
-    Rule(Concern.CHAIN, _chain),
-    Rule(Concern.STATE, _operators),
-    Rule(Concern.STATE, _branches),
-    Rule(Concern.STATE, _columns),
-    Rule(Concern.STATE, _mode),
-    Rule(Concern.STATE, _aggregates),
-    Rule(Concern.STATE, _variables),
-    Rule(Concern.STATE, _fields),
-    Rule(Concern.STATE, _origins),
-    Rule(Concern.STATE, _watermark),
-    Rule(Concern.STATE, _zone, mend="set spark.sql.session.timeZone back"),
-    Rule(Concern.STATE, _filters),
-    Rule(Concern.STATE, _matches),
-    Rule(Concern.POSITIONS, _options),
-    Rule(Concern.POSITIONS, _sources),
+    Rule(
+        Concern.CHAIN,
+        "stages of one chain: one that is not its last gets a watermark or state, or its sources another order",
+        _ORDER,
+        _chain,
+    ),
+    Rule(
+        Concern.STATE,
+        'a stateful operator more, less or in another place; another grouping (also by `date_trunc("day", …)` instead '
+        'of `"hour"`), aggregate, key or kind of join, columns of duplicates, size or time column of a window',
+        "the state was made by another operator",
+        _operators,
+    ),
+    Rule(
+        Concern.STATE,
+        "branches of one query with the same operator (a union of two counts, sides of a self-join) in another order",
+        "Spark tells operators apart by their order only",
+        _branches,
+    ),
+    Rule(
+        Concern.STATE,
+        "other columns that a stream-stream join keeps (those a query needs behind it), columns of duplicates or of "
+        "`DISTINCT` in another order, fields of a state of `applyInPandasWithState` under other names, `cube` for "
+        "`rollup`",
+        _NO_NAMES,
+        _columns,
+    ),
+    Rule(
+        Concern.STATE,
+        "`output_mode` of an aggregation: `append` made another one, `update` with a watermark that closes groups made "
+        "`complete`",
+        "groups that are open, or closed, would be left out",
+        _mode,
+    ),
+    Rule(
+        Concern.STATE,
+        "other aggregates that a query uses behind its groups, or the same in another order (`count_if(ok), "
+        "count_if(bad)` the other way round, `select` behind `groupBy` included)",
+        "Spark keeps what each has seen without its name, in the order in which results are used",
+        _aggregates,
+    ),
+    Rule(
+        Concern.STATE,
+        "variables of `transformWithState`: one more and one less at once, or fields of one under other names or in "
+        "another order (one more, or one less, goes on)",
+        "it may be the same under another name; " + _NO_NAMES,
+        _variables,
+    ),
+    Rule(
+        Concern.STATE,
+        "fields of a struct that is kept whole (`max_by(row, at)`) under other names or in another order",
+        _NO_NAMES,
+        _fields,
+    ),
+    Rule(
+        Concern.STATE,
+        "a column that is grouped, joined, aggregated, kept by a join or given to a function with state is another one "
+        "of the source's, under the same name (`a AS p` made `b AS p`)",
+        "the source has had both all the time and nothing is computed on the way: rows of state would be of the other",
+        _origins,
+    ),
+    Rule(
+        Concern.STATE,
+        "another column of a watermark that bounds the state",
+        "it goes on from where the old one stood, and rows before it would be late",
+        _watermark,
+    ),
+    Rule(
+        Concern.STATE,
+        "another time zone of the session, where state holds days, hours or moments made of text",
+        "days of state are those of the old zone: set `spark.sql.session.timeZone` back",
+        _zone,
+        mend="set spark.sql.session.timeZone back",
+    ),
+    Rule(
+        Concern.STATE,
+        "a condition behind a stream-stream join on columns of one side; one more or less behind groups on their keys",
+        "Spark asks it before rows are kept, and rows that are kept are not asked",
+        _filters,
+    ),
+    Rule(
+        Concern.STATE,
+        "a condition on both sides of an outer or semi join, a bound of time included",
+        "Spark keeps with each row whether it has met one by the old condition",
+        _matches,
+    ),
+    Rule(
+        Concern.POSITIONS,
+        "sources in another order that only their options tell apart",
+        _ORDER,
+        _options,
+    ),
+    Rule(
+        Concern.POSITIONS,
+        "the inputs of a union or join in another order, sources in another order (also a list of folders that moves "
+        "on), one more or less",
+        _ORDER,
+        _sources,
+    ),
 )
-"""All rules, in the order in which they are asked; what their page tells of each is in ``scripts/plan_rules.py``."""
+"""All rules, in the order in which they are asked."""

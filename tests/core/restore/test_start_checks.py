@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dagster_ckpt.core.restore.facts import KnownHistory, Seen
-from dagster_ckpt.core.restore.start_checks import START_CHECKS, refuse_start
+from dagster_ckpt.core.restore.start_checks import START_CHECKS, Part, refuse_start
 from dagster_ckpt.core.restore.start_facts import (
     CodeFacts,
     HistoryFacts,
@@ -24,7 +24,7 @@ from dagster_ckpt.core.restore.start_facts import (
 from dagster_ckpt.core.restore_point import At, Latest
 from dagster_ckpt.errors import CheckpointError, InvalidRequest, Unavailable
 from dagster_ckpt.spark.versions import refuse_streams
-from scripts.start_checks import PAGE, TEXTS, page
+from scripts.start_checks import PAGE, page
 
 PYTHONS = frozenset({"input"})
 KNOWN = KnownHistory(pipeline="p", is_recorded=True, lineage="ours", epoch=3)  # type: ignore[arg-type]
@@ -77,19 +77,15 @@ REFUSED: dict[str, Any] = {
     "another history": history(KNOWN, Seen(where="table /t", lineage="theirs")),
     "older store": history(KNOWN, NEWER),
 }
-CHECKS = {
-    TEXTS[check.__name__].name: (part, TEXTS[check.__name__].sentence)
-    for part, checks in START_CHECKS.items()
-    for check in checks
-}
+CHECKS = {check.name: check for check in START_CHECKS}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_check_refuses_with_the_sentence_that_its_page_has(name: str) -> None:
-    part, sentence = CHECKS[name]
+    check = CHECKS[name]
     with pytest.raises(CheckpointError) as refused:
-        refuse_start(StartFacts(**{part: REFUSED[name]}))
-    pattern = ".*".join(map(re.escape, sentence.split("…")))
+        refuse_start(StartFacts(**{check.part.value: REFUSED[name]}))
+    pattern = ".*".join(map(re.escape, check.sentence.split("…")))
     assert re.fullmatch(pattern, str(refused.value)), str(refused.value)
 
 
@@ -118,10 +114,11 @@ def test_the_first_reason_of_the_list_is_told_and_nobody_is_asked_after_it() -> 
     assert asked == []
 
 
-def test_every_check_has_its_words_and_its_own_name() -> None:
-    asked = [check.__name__ for checks in START_CHECKS.values() for check in checks]
-    assert asked == list(TEXTS)
-    assert len(CHECKS) == len(asked)
+def test_parts_are_asked_one_after_the_other_and_every_check_has_its_own_name() -> None:
+    order = list(Part)
+    before_approval = [check.part for check in START_CHECKS]
+    assert before_approval == sorted(before_approval, key=order.index)
+    assert len(CHECKS) == len(START_CHECKS)
 
 
 def test_the_page_is_made_of_the_list() -> None:
