@@ -6,7 +6,6 @@
 | ``load_table`` | a sink's published table, loaded; all tables of a pipeline, as of one checkpoint that they all show |
 | ``diff_tables`` | two tables by their rows; what readers would find, compared with what they find |
 | ``blue_green`` | a fork compared with what readers find, and readers swapped to it |
-| ``swaps`` | swaps of readers in the record, and the approval of one |
 | ``replay`` | what a replay begins with, and side tables of earlier ones |
 | ``waiting`` | rows that sinks do not show yet, and why |
 """

@@ -11,6 +11,15 @@ from dagster_ckpt.core.checkpoint.record import CoordinatorRecord
 from dagster_ckpt.core.checkpoint.tables import ServingRecord
 from dagster_ckpt.core.ids import PipelineId, StageUid
 from dagster_ckpt.core.restore.horizon import Positions, merged
+from dagster_ckpt.core.supervision.approval import (
+    behind,
+    comparison_approval,
+    refuse_other_pair,
+    refuse_stale,
+    serving_in,
+    swapped_back,
+    with_serving,
+)
 from dagster_ckpt.errors import InvalidRequest, NotFound
 from dagster_ckpt.operations.deployment import Deployment, change_record, load_record, serving_of
 from dagster_ckpt.operations.readers.diff_tables import ReadersComparison, TableComparison, diff_tables
@@ -22,14 +31,6 @@ from dagster_ckpt.operations.readers.open_sink import (
     served_table,
     table_dir_of,
     tables_of,
-)
-from dagster_ckpt.operations.readers.swaps import (
-    behind,
-    comparison_approval,
-    refuse_unapproved,
-    serving_in,
-    swapped_back,
-    with_serving,
 )
 from dagster_ckpt.operations.snapshots.catalog import find_snapshot
 from dagster_ckpt.ports import AuditRow
@@ -106,7 +107,8 @@ def swap_readers(
     if pair.serving == fork.name:
         return pair.made_by(tries)
     if approved:
-        pair.refuse_unapproved(approved, allow_stale=allow_stale)
+        check = refuse_other_pair if allow_stale else refuse_stale
+        check(approved, pair.approval, serving=pair.serving, candidate=fork.name)
     else:
         pair.refuse_different()
     late = [] if allow_behind else list(pair.behind())
@@ -264,13 +266,7 @@ class _Pair:
                 f"{'; '.join(table.line for table in found.tables if not table.is_same)}: nothing was swapped. Compare "
                 "them, and approve what you find (approved)"
             )
-        self.refuse_unapproved(found.approval)
-
-    def refuse_unapproved(self, approved: str, *, allow_stale: bool = False) -> None:
-        """Raise InvalidRequest where tables have changed since the comparison that is approved."""
-        refuse_unapproved(
-            approved, self.approval, serving=self.serving, candidate=self.fork.name, allow_stale=allow_stale
-        )
+        refuse_stale(found.approval, self.approval, serving=self.serving, candidate=self.fork.name)
 
     def behind(self) -> Iterator[str]:
         theirs = _positions(self.coordinator.deployment(self.fork), self.fork.name)
