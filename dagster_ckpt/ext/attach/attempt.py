@@ -237,7 +237,8 @@ class ProgramAttempt:
                         pass
             self._news.wait(ASK_EVERY)  # each look asks the store
             self._news.clear()
-            outcome = coordinator.outcome_of_request(asked.request_id)
+            if not isinstance(outcome, Triggered):
+                outcome = coordinator.outcome_of_request(asked.request_id)
         raise Declined(
             f"the {request.kind.noun} is not complete after {duration(CONFIRMED_WITHIN)}: it goes on"
         )
