@@ -31,7 +31,7 @@ from dagster_ckpt.spark.channel.sink import run_only
 from dagster_ckpt.spark.directories import StageDirectory
 from dagster_ckpt.spark.exchange.mounts import exchange_of
 from dagster_ckpt.spark.files import classified, remove_files, replace_whole
-from dagster_ckpt.spark.plan.sources import why_it_leaves_its_reader
+from dagster_ckpt.spark.plan.sources import why_it_leaves_its_reader, why_readers_may_differ
 from dagster_ckpt.spark.sink.committables import is_prepared, read_committables
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class FanOut:
     ) -> str:
         """Let all readers take the batches, or none; return why none does. Raises what ``branch_of`` raises."""
         assert self.frame is not None, "the query was started"
-        if why := why_it_leaves_its_reader(self.frame):
+        if why := why_it_leaves_its_reader(self.frame) or why_readers_may_differ(self.frame):
             return why
         branches = []
         for uid in readers:

@@ -21,6 +21,7 @@ from dagster_ckpt.core.units import counted
 from dagster_ckpt.errors import InvalidRequest
 from dagster_ckpt.spark.channel.schema import FORMAT
 from dagster_ckpt.spark.java.plans import analyzed_plan, leaves_of, nodes_of, scala_items
+from dagster_ckpt.spark.java.sessions import is_local
 from dagster_ckpt.spark.plan.errors import WAY_OUT, ChangedQuery, understood
 from dagster_ckpt.spark.plan.tree import Tree, analyzed, columns_of, is_source, is_streaming, kind_of, walk
 
@@ -209,6 +210,19 @@ def why_it_needs_a_query(frame: DataFrame, inputs: Sequence[DataFrame]) -> str:
         return why
     is_of_moment = _OF_ITS_MOMENT.search(str(analyzed_plan(frame).toJSON()))
     return "asks for the moment, or for other rows" if is_of_moment else ""
+
+
+_OF_AUTHORS = re.compile(r"\.(?:\w*UDF|\w*MapIn\w+|MapElements|MapPartitions|TypedFilter)\"")
+
+
+def why_readers_may_differ(frame: DataFrame) -> str:
+    """Return why those who take a batch may get other values each; empty: all get the same.
+
+    Spark takes functions in Python and Scala for deterministic, and calls them again for what a lost executor held.
+    """
+    if is_local(frame.sparkSession) or not _OF_AUTHORS.search(str(analyzed_plan(frame).toJSON())):
+        return ""
+    return "calls functions that may go by chance, on executors that may be lost"
 
 
 def why_it_reads_apart(inputs: Sequence[StageUid]) -> str:

@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from dagster_ckpt.core.ids import StageUid
+from dagster_ckpt.spark.plan import sources
 from dagster_ckpt.spark.plan.sources import (
     why_it_leaves_its_inputs,
     why_it_leaves_its_reader,
     why_it_reads_apart,
+    why_readers_may_differ,
 )
 
 
@@ -64,6 +66,16 @@ STATEFUL: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 @pytest.mark.parametrize("made", STATELESS)
 def test_a_stateless_plan_may_be_part_of_its_readers_query(rate: Callable[[], DataFrame], made: str) -> None:
     assert why_it_leaves_its_reader(STATELESS[made](rate())) == ""
+
+
+@pytest.mark.parametrize("made", STATELESS)
+def test_functions_of_the_author_are_called_once_for_all_readers_where_an_executor_may_be_lost(
+    rate: Callable[[], DataFrame], made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = STATELESS[made](rate())
+    assert why_readers_may_differ(frame) == ""
+    monkeypatch.setattr(sources, "is_local", lambda _: False)
+    assert bool(why_readers_may_differ(frame)) is (made in ("python", "udf"))
 
 
 @pytest.mark.parametrize("made", STATEFUL)
