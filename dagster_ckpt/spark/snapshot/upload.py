@@ -198,9 +198,8 @@ class _Upload:
         if self.manifest_aside is not None:
             try:
                 self.manifest_aside.write_bytes(content)
-            except (
-                FileNotFoundError
-            ):  # where hard links are impossible there are no pins, and no folder of them
+            except FileNotFoundError:
+                # Where hard links are impossible there are no pins, and no folder of them.
                 self.manifest_aside.parent.mkdir(parents=True, exist_ok=True)
                 self.manifest_aside.write_bytes(content)
             source = self.manifest_aside
